@@ -1,0 +1,21 @@
+"""What is particular to a package under test: which of its names need a stand-in. One module a package."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from difftest.lift.standins import StandIns
+
+
+def standins_for(package: str, host: str | None = None) -> StandIns:
+    """The stand-ins of a package's profile; none when it has no profile.
+
+    Args:
+        package: top-level package of the code under test.
+        host: take the real objects from the installed package of this name.
+    """
+    if importlib.util.find_spec(f"{__name__}.{package}") is None:
+        return StandIns({}, host)
+    profile = importlib.import_module(f"{__name__}.{package}")
+    return StandIns({item.name: item for item in profile.STANDINS}, host)

@@ -1,0 +1,182 @@
+"""The vLLM profile: what stands in for the parts of vLLM that cannot be lifted.
+
+Each stand-in's docstring says what it assumes; the report names those that a target touches. `--host vllm` takes the
+installed package's own objects instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from difftest.lift.standins import StandIn
+
+
+def triton_utils() -> Mapping[str, Any]:
+    """Triton is there and usable (HAS_TRITON is True), as on a GPU worker; kernels run in the mode the report gives."""
+    try:
+        import triton
+        import triton.language as tl
+        from triton.language.extra import libdevice
+    except ImportError as error:
+        raise ImportError("this target needs triton: pip install 'difftest-sampler[triton]'") from error
+    names: dict[str, Any] = {
+        "HAS_TRITON": True,
+        "LOG2E": 1.4426950408889634,
+        "LOGE2": 0.6931471805599453,
+        "triton": triton,
+        "tl": tl,
+        "tldevice": libdevice,
+        "use_tensor_descriptor": lambda: False,
+    }
+    with contextlib.suppress(ImportError):
+        from triton.experimental import gluon
+        from triton.experimental.gluon import language as gl
+        from triton.language.core import _aggregate as aggregate
+
+        names |= {"gluon": gluon, "gl": gl, "aggregate": aggregate}
+    return names
+
+
+class _Logger(logging.Logger):
+    """A logger with vLLM's `*_once` methods, silent unless something is raised through it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, logging.CRITICAL)
+        self.debug_once = self.debug
+        self.info_once = self.info
+        self.warning_once = self.warning
+
+
+def logger() -> Mapping[str, Any]:
+    """Messages are dropped; that a message is logged is not an outcome."""
+    return {"init_logger": _Logger}
+
+
+class Platform:
+    """The platform object; every `is_...` question that is not answered here is answered with False."""
+
+    simple_compile_backend = "eager"
+    dispatch_key = "CPU"
+    supported_dtypes: tuple[Any, ...] = ()
+
+    def __init__(self, device_type: str) -> None:
+        self.device_type = device_type
+        self.device_name = device_type
+
+    def is_cpu(self) -> bool:
+        return self.device_type == "cpu"
+
+    def is_cuda(self) -> bool:
+        return self.device_type == "cuda"
+
+    def is_cuda_alike(self) -> bool:
+        return self.is_cuda()
+
+    def is_pin_memory_available(self) -> bool:
+        return False
+
+    def get_device_capability(self, device_id: int = 0) -> Any:
+        if not self.is_cuda():
+            return None
+        import torch
+
+        return torch.cuda.get_device_capability(device_id)
+
+    def has_device_capability(self, capability: int | tuple[int, int], device_id: int = 0) -> bool:
+        have = self.get_device_capability(device_id)
+        if have is None:
+            return False
+        return bool(have >= (capability if isinstance(capability, tuple) else divmod(capability, 10)))
+
+    def is_device_capability(self, capability: Any, device_id: int = 0) -> bool:
+        return False
+
+    def is_device_capability_family(self, capability: int, device_id: int = 0) -> bool:
+        return False
+
+    def get_cpu_architecture(self) -> Any:
+        return None
+
+    def opaque_attention_op(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        if name.startswith("is_"):
+            return lambda *_, **__: False
+        raise AttributeError(f"the platform stand-in has no {name}; run with --host vllm to use the real platform")
+
+
+class _Names:
+    """An enum-like object whose members are their own names."""
+
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
+def platforms() -> Mapping[str, Any]:
+    """The platform is the device the run is on: a plain CPU without pinned memory, or CUDA."""
+    return {
+        "current_platform": Platform(os.environ.get("DIFFTEST_DEVICE", "cpu")),
+        "CpuArchEnum": _Names(),
+        "PlatformEnum": _Names(),
+    }
+
+
+def aiter_ops() -> Mapping[str, Any]:
+    """ROCm's AITER kernels are not there."""
+
+    class RocmAiterOps:
+        def __getattr__(self, name: str) -> Callable[..., bool]:
+            if name.startswith("is_"):
+                return lambda *_, **__: False
+            raise AttributeError(f"AITER is not there: {name}")
+
+    return {"rocm_aiter_ops": RocmAiterOps()}
+
+
+def flashinfer_attention() -> Mapping[str, Any]:
+    """FlashInfer is not there."""
+
+    class FlashInferBackend:
+        @staticmethod
+        def supports_compute_capability(capability: Any) -> bool:
+            return False
+
+    return {"FlashInferBackend": FlashInferBackend}
+
+
+def custom_ops() -> Mapping[str, Any]:
+    """vLLM's compiled operators, written from their definitions in plain torch: repetition penalties only.
+
+    A positive logit of a token seen before is divided by the penalty, any other is multiplied by it, in place.
+    """
+    import torch
+
+    def apply_repetition_penalties(
+        logits: torch.Tensor, prompt_mask: torch.Tensor, output_mask: torch.Tensor, repetition_penalties: torch.Tensor
+    ) -> None:
+        penalty = repetition_penalties.unsqueeze(1).repeat(1, logits.size(1))
+        penalty = torch.where(prompt_mask | output_mask, penalty, 1.0)
+        logits *= torch.where(logits > 0, 1.0 / penalty, penalty)
+
+    return {
+        "apply_repetition_penalties": apply_repetition_penalties,
+        "apply_repetition_penalties_torch": apply_repetition_penalties,
+        "apply_repetition_penalties_cuda": apply_repetition_penalties,
+    }
+
+
+STANDINS = (
+    StandIn("vllm.triton_utils", triton_utils),
+    StandIn("vllm.logger", logger),
+    StandIn("vllm.platforms", platforms),
+    StandIn("vllm._aiter_ops", aiter_ops),
+    StandIn("vllm.v1.attention.backends.flashinfer", flashinfer_attention),
+    StandIn("vllm._custom_ops", custom_ops),
+)
