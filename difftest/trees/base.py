@@ -1,7 +1,7 @@
 """What every kind of tree has in common: one version's files, read-only, by POSIX path.
 
-A subclass only lists folders and loads files. Paths, symbolic links, modules and content ids are handled here, so
-that the same tree gives the same answers whether it comes out of git, a folder or a wheel.
+A subclass only lists folders and loads files. Paths, symbolic links, modules and content ids are handled
+here, so that the same tree gives the same answers whether it comes out of git, a folder or a wheel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: `file`, `folder` or `link` (symbolic).
-        handle: what the tree needs to load it: an object name, a zip member, bytes; None where the path is enough.
+        handle: what the tree needs to load it: an object name, a zip member, bytes; None where the path is
+            enough.
     """
 
     kind: Literal["file", "folder", "link"]
@@ -41,7 +42,8 @@ class ModuleFile:
 
     Attributes:
         name: dotted name.
-        path: POSIX path relative to the tree's root; None for a namespace package (a folder without `__init__.py`).
+        path: POSIX path relative to the tree's root; None for a namespace package (a folder without
+            `__init__.py`).
         is_package: whether it can hold submodules.
     """
 
@@ -59,9 +61,9 @@ def git_blob_id(content: bytes) -> str:
 class Tree(ABC):
     """One version's files. Thread-safe; use it as a context manager or call :meth:`close`.
 
-    Paths are POSIX paths relative to the tree's root, without `.` and `..`. Symbolic links are followed as long as
-    they stay inside the tree; one that leads out of it is no file. Every method raises TreeError when the tree's
-    source can no longer be read (an object missing from the clone, a damaged archive member).
+    Paths are POSIX paths relative to the tree's root, without `.` and `..`. Symbolic links are followed as
+    long as they stay inside the tree; one that leads out of it is no file. Every method raises TreeError when
+    the tree's source can no longer be read (an object missing from the clone, a damaged archive member).
     """
 
     def __init__(self) -> None:
@@ -115,8 +117,8 @@ class Tree(ABC):
     def blob(self, path: str) -> str | None:
         """Content id of a file: its git blob name, also in trees that are not git's; None when no such file.
 
-        The same content has the same id in every tree. The one exception is a git repository in the sha256 object
-        format, whose ids are 64 hex digits long.
+        The same content has the same id in every tree. The one exception is a git repository in the sha256
+        object format, whose ids are 64 hex digits long.
         """
         found = self._find(path)
         return self._blob(*found) if found and found[1].kind == "file" else None
@@ -142,10 +144,11 @@ class Tree(ABC):
         return sorted(listed)
 
     def module(self, name: str) -> ModuleFile | None:
-        """The file of a dotted module name, found as Python's import would; None when the tree has no such module.
+        """The file of a dotted module name, found as Python's import would; None when the tree has no such
+        module.
 
-        Top-level packages are looked for in :data:`ROOTS`, once for each. A package wins over a module of the same
-        name, and that over a namespace package.
+        Top-level packages are looked for in :data:`ROOTS`, once for each. A package wins over a module of the
+        same name, and that over a namespace package.
         """
         with self._lock:
             if name not in self._modules:

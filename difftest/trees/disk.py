@@ -65,9 +65,9 @@ class DirectoryTree(DiskTree):
 
     Folders whose name begins with a dot, `__pycache__` and virtual environments are left out.
 
-    The identity is a SHA-256 over the paths and contents of all `.py` files, so it is the same on every machine. It
-    is computed when first asked for (about 0.1 ms a file) and remembered in the cache by paths, sizes, inodes and
-    time stamps (about 0.02 ms a file).
+    The identity is a SHA-256 over the paths and contents of all `.py` files, so it is the same on every
+    machine. It is computed when first asked for (about 0.1 ms a file) and remembered in the cache by paths,
+    sizes, inodes and time stamps (about 0.02 ms a file).
 
     Args:
         spec: the directory as the user wrote it.
@@ -112,9 +112,7 @@ class DirectoryTree(DiskTree):
             for path in paths:
                 stat = os.stat(self._where(path))
                 newest = max(newest, stat.st_mtime_ns, stat.st_ctime_ns)
-                signature.append(
-                    f"{path} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
-                )
+                signature.append(f"{path} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}")
         except OSError as error:
             raise TreeError(f"cannot read {error.filename}: {error.strerror}") from error
 
@@ -135,7 +133,8 @@ class DirectoryTree(DiskTree):
 
 
 class WorkTree(DiskTree):
-    """The worktree of a git repository as it is on disk: tracked files, and untracked ones that are not ignored.
+    """The worktree of a git repository as it is on disk: tracked files, and untracked ones that are not
+    ignored.
 
     The identity is the commit of HEAD, whether anything differs from it, and a digest over what differs.
 
@@ -148,11 +147,11 @@ class WorkTree(DiskTree):
         if repository.bare:
             raise TreeError(f"{repository.path} is a bare repository and has no worktree; name a revision")
         place = "." if repo is None else str(repo.expanduser())
-        top = os.fsdecode(_at(repository, place, "rev-parse", "--show-toplevel")).removesuffix("\n")
+        top = os.fsdecode(repository.run_in(place, "rev-parse", "--show-toplevel")).removesuffix("\n")
         super().__init__(Path(top))
         self._repository: Repository | None = repository
         self._names = _by_folder(
-            _split(_at(repository, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard"))
+            _split(repository.run_in(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard"))
         )
         self._identity = self._identify(spec, repository, top)
 
@@ -178,8 +177,7 @@ class WorkTree(DiskTree):
     def _identify(self, spec: str, repository: Repository, top: str) -> Identity:
         head = repository.object("HEAD^{commit}")
         commit = repository.commit("HEAD") if head is not None else None
-        status = _at(
-            repository,
+        status = repository.run_in(
             top,
             "status",
             "--porcelain",
@@ -212,16 +210,14 @@ class WorkTree(DiskTree):
             stat = os.stat(where)
             if stat.st_size > WHOLE_FILE_BYTES:
                 return b"large %d %d" % (stat.st_size, stat.st_mtime_ns)
-            return b"file " + hashlib.sha256(_read(where)).digest()
+            content = _read(where)
+            if path.endswith(".py"):
+                self._contents[path] = content  # what the identity names is what will be read
+            return b"file " + hashlib.sha256(content).digest()
         except (FileNotFoundError, NotADirectoryError):
             return b"absent"
         except OSError as error:
             raise TreeError(f"cannot read {where}: {error.strerror}") from error
-
-
-def _at(repository: Repository, place: str, *command: str) -> bytes:
-    """A git command that needs the worktree around `place`."""
-    return repository.run_in(place, *command)
 
 
 def _split(listing: bytes) -> list[str]:
@@ -245,5 +241,5 @@ def _by_folder(paths: list[str]) -> dict[str, set[str]]:
 
 
 def _read(where: str) -> bytes:
-    with open(where, "rb") as stream:  # noqa: PTH123 (a Path for each of thousands of files costs more than reading)
-        return stream.read()
+    with open(where, "rb") as stream:  # noqa: PTH123 (a Path for each of thousands of files costs more than
+        reading) return stream.read()

@@ -1,7 +1,7 @@
 """Trees out of git's object database. Nothing is checked out, no filter, hook or fetch is run.
 
-One `git cat-file --batch` process serves all trees of a repository: it resolves revisions and hands out commits,
-trees and blobs as they are stored.
+One `git cat-file --batch` process serves all trees of a repository: it resolves revisions and hands out
+commits, trees and blobs as they are stored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from difftest.errors import TreeError
 from difftest.result import Identity
 from difftest.trees.base import Entry, Tree
 
-# What the caller's environment may say about git: where its settings are. All else (GIT_DIR, GIT_INDEX_FILE and so
-# on) is set while a hook runs and would point every command at the hook's repository.
+# What the caller's environment may say about git: where its settings are. All else (GIT_DIR, GIT_INDEX_FILE
+# and so on) is set while a hook runs and would point every command at the hook's repository.
 _KEPT = (
     "GIT_CONFIG_GLOBAL",
     "GIT_CONFIG_SYSTEM",
@@ -68,7 +68,8 @@ def _environment() -> dict[str, str]:
 
 def _start(command: Sequence[str], **files: int | IO[bytes]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(["git", *_SETTINGS, *command], env=_environment(), **files)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(["git", *_SETTINGS, *command], env=_environment(), **files)  # type:
+        ignore[call-overload,no-any-return]
     except FileNotFoundError as error:
         raise TreeError("the program git is not on PATH; install git") from error
     except OSError as error:
@@ -77,9 +78,7 @@ def _start(command: Sequence[str], **files: int | IO[bytes]) -> subprocess.Popen
 
 def _run(command: Sequence[str]) -> tuple[int, bytes, str]:
     """Exit code, output, and errors of one git command."""
-    with _start(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with _start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             out, err = process.communicate()
         except BaseException:
@@ -103,8 +102,8 @@ _registry_lock = threading.Lock()
 class Repository:
     """A git repository, read through one `git cat-file --batch` process. Thread-safe.
 
-    Made by :meth:`find`. The process starts at the first object that is read and ends when the last tree over the
-    repository is closed.
+    Made by :meth:`find`. The process starts at the first object that is read and ends when the last tree over
+    the repository is closed.
 
     Attributes:
         path: the folder that the user named; stands in messages.
@@ -167,7 +166,14 @@ class Repository:
         Raises:
             TreeError: git ended with an error.
         """
-        code, out, err = _run([f"--git-dir={self.git_dir}", *command])
+        return self._output_of((f"--git-dir={self.git_dir}",), command)
+
+    def run_in(self, folder: str, *command: str) -> bytes:
+        """The same for a command that needs the worktree around `folder`."""
+        return self._output_of(("-C", folder), command)
+
+    def _output_of(self, where: tuple[str, ...], command: tuple[str, ...]) -> bytes:
+        code, out, err = _run([*where, *command])
         if code:
             raise TreeError(f"git {command[0]} failed in {self.path}: {_reason(err)}")
         return out
@@ -232,7 +238,9 @@ class Repository:
             message += f"; did you mean {suggestions}?"
         if self.shallow:
             message += "; the clone is shallow: git fetch --unshallow gets the rest"
-        return message if suggestions or self.shallow else f"{message}; git branch -a and git tag list the names"
+        return (
+            message if suggestions or self.shallow else f"{message}; git branch -a and git tag list the names"
+        )
 
 
 class _Ended(Exception):
@@ -383,8 +391,8 @@ class GitTree(Tree):
 def merge_base(repo: Path | None, head: str = "HEAD") -> str:
     """Sha of the commit at which `head` left the default branch.
 
-    The default branch is `origin/HEAD`, else `main`, else `master`, else `origin/main`, else `origin/master` (a
-    continuous-integration checkout often has only the last two).
+    The default branch is `origin/HEAD`, else `main`, else `master`, else `origin/main`, else `origin/master`
+    (a continuous-integration checkout often has only the last two).
 
     Raises:
         TreeError: no default branch, an unknown head, or no common commit.
@@ -407,7 +415,9 @@ def merge_base(repo: Path | None, head: str = "HEAD") -> str:
     if code != 1:
         raise TreeError(f"git merge-base failed in {repository.path}: {_reason(err)}")
     shown = trunk.removeprefix("refs/heads/").removeprefix("refs/remotes/")
-    hint = "the clone is shallow: git fetch --unshallow" if repository.shallow else "name the base with --base"
+    hint = (
+        "the clone is shallow: git fetch --unshallow" if repository.shallow else "name the base with --base"
+    )
     raise TreeError(f"{head} and {shown} have no common commit in {repository.path}; {hint}")
 
 
@@ -424,6 +434,11 @@ def commits(repo: Path | None, range: str, paths: Sequence[str] = ()) -> list[st
     first = repository.commit(start or "HEAD").sha
     last = repository.commit(end or "HEAD").sha
     listed = repository.run(
-        "rev-list", "--topo-order", "--reverse", f"{first}..{last}", "--", *(f":(top,literal){p}" for p in paths)
+        "rev-list",
+        "--topo-order",
+        "--reverse",
+        f"{first}..{last}",
+        "--",
+        *(f":(top,literal){p}" for p in paths),
     )
     return listed.decode("ascii").split()
