@@ -86,7 +86,7 @@ class Tree(ABC):
     def _load(self, path: str, entry: Entry) -> bytes | None:
         """Content of a file, or target of a link; None when it has vanished since it was listed."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most trees hold nothing open)
         """Let go of processes and open files. A closed tree cannot be read. May be called twice."""
 
     def __enter__(self) -> Self:
@@ -98,7 +98,7 @@ class Tree(ABC):
         self.close()
 
     def read(self, path: str) -> bytes | None:
-        """The file's bytes as they are stored (no end-of-line or filter conversion); None when no such file."""
+        """The file's bytes as stored (no end-of-line or filter conversion); None when no such file."""
         found = self._find(path)
         return self._load(*found) if found and found[1].kind == "file" else None
 
@@ -235,7 +235,7 @@ class Tree(ABC):
         return ModuleFile(name, None, True) if self.is_folder(stem) else None
 
     def _root(self, top: str) -> str | None:
-        """The root that holds a top-level name. A real package anywhere wins over a bare folder of that name."""
+        """The root that holds a top-level name. A real package wins over a bare folder of that name."""
         with self._lock:
             if top not in self._roots:
                 found = [(root, self._module_at(top, _join(root, top))) for root in ROOTS]

@@ -20,7 +20,7 @@ from difftest.errors import TreeError
 VARIABLE = "DIFFTEST_CACHE"
 
 SETTLED_SECONDS = 2.0
-"""A file changed less than this ago may change again without a new time stamp, so its digest is not remembered."""
+"""A digest of a file that changed less than this ago is not remembered: time stamps are that coarse."""
 
 
 def cache_folder(cache: Path | None = None) -> Path:

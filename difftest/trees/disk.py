@@ -1,5 +1,7 @@
 """Trees on disk: a plain directory, and the worktree of a git repository as it is now."""
 
+# ruff: noqa: PTH (a Path for each of thousands of files costs more than reading them)
+
 from __future__ import annotations
 
 import hashlib
@@ -241,5 +243,5 @@ def _by_folder(paths: list[str]) -> dict[str, set[str]]:
 
 
 def _read(where: str) -> bytes:
-    with open(where, "rb") as stream:  # noqa: PTH123 (a Path for each of thousands of files costs more than
-        reading) return stream.read()
+    with open(where, "rb") as stream:
+        return stream.read()

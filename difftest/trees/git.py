@@ -6,6 +6,7 @@ commits, trees and blobs as they are stored.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import subprocess
@@ -66,10 +67,15 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _start(command: Sequence[str], **files: int | IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], stdin: int, stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(["git", *_SETTINGS, *command], env=_environment(), **files)  # type:
-        ignore[call-overload,no-any-return]
+        return subprocess.Popen(
+            ["git", *_SETTINGS, *command],
+            env=_environment(),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
     except FileNotFoundError as error:
         raise TreeError("the program git is not on PATH; install git") from error
     except OSError as error:
@@ -78,7 +84,7 @@ def _start(command: Sequence[str], **files: int | IO[bytes]) -> subprocess.Popen
 
 def _run(command: Sequence[str]) -> tuple[int, bytes, str]:
     """Exit code, output, and errors of one git command."""
-    with _start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with _start(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             out, err = process.communicate()
         except BaseException:
@@ -213,7 +219,7 @@ class Repository:
         return Commit(found.name, tree, subject)
 
     def folder(self, tree: str) -> Mapping[str, Entry] | None:
-        """Entries of a tree object, with object names as handles; submodules are left out. None when missing."""
+        """Entries of a tree object, object names as handles, without submodules. None when it is missing."""
         if tree not in self._trees:
             found = self.object(tree)
             if found is None:
@@ -257,7 +263,6 @@ class _CatFile:
         self._process = _start(
             [f"--git-dir={repository.git_dir}", "cat-file", "--batch"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=self._errors,
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -297,10 +302,9 @@ class _CatFile:
 def _stop(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> None:
     for stream in (process.stdin, process.stdout, errors):
         if stream is not None:
-            try:
+            # A broken pipe: the process ended by itself, and its message has been reported.
+            with contextlib.suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                pass  # the process ended by itself; its message has been reported
     if os.getpid() == owner:
         process.wait()
     else:

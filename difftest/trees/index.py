@@ -189,7 +189,7 @@ def _parse_link(url: str) -> Link:
 
 
 def _is_release(file: str, name: str, version: str) -> bool:
-    """Whether a file name is that of the release: `NAME-VERSION-TAGS.whl`, `NAME-VERSION.tar.gz` or `.zip`."""
+    """Whether a file is of the release: `NAME-VERSION-TAGS.whl`, `NAME-VERSION.tar.gz` or `.zip`."""
     stem = next((file[: -len(end)] for end in (".whl", ".tar.gz", ".zip") if file.endswith(end)), None)
     if stem is None:
         return False
