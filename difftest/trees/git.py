@@ -198,9 +198,15 @@ class Repository:
                 self._process = _CatFile(self)
             try:
                 return self._process.ask(name)
-            except _Ended as error:
+            except BaseException as error:
+                # Also when interrupted half-way: the rest of this answer must not be taken for the next one.
                 self._process = None
-                raise TreeError(f"git cannot read {name} in {self.path}: {error}") from error
+                if isinstance(error, _Ended):
+                    # A partial clone; git before 2.45 ends when it may not fetch, later ones say "missing".
+                    if "promisor" in str(error):
+                        return None
+                    raise TreeError(f"git cannot read {name} in {self.path}: {error}") from error
+                raise
 
     def commit(self, revision: str) -> Commit:
         """The commit that a revision names; annotated tags are followed.
@@ -259,16 +265,20 @@ class _CatFile:
     def __init__(self, repository: Repository) -> None:
         self.owner = os.getpid()
         # A file, not a pipe: a pipe that nobody reads would block git once it is full of warnings.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the finalizer)
-        self._process = _start(
-            [f"--git-dir={repository.git_dir}", "cat-file", "--batch"],
-            stdin=subprocess.PIPE,
-            stderr=self._errors,
-        )
+        try:
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the finalizer)
+        except OSError as error:
+            raise TreeError(f"cannot write a temporary file: {error.strerror}; set TMPDIR") from error
+        command = [f"--git-dir={repository.git_dir}", "cat-file", "--batch"]
+        try:
+            self._process = _start(command, stdin=subprocess.PIPE, stderr=self._errors)
+        except TreeError:
+            self._errors.close()
+            raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input = self._process.stdin
         self._output = self._process.stdout
-        self._finalizer = weakref.finalize(self, _stop, self._process, self._errors, self.owner)
+        weakref.finalize(self, _stop, self._process, self._errors, self.owner)
 
     def ask(self, name: str) -> GitObject | None:
         try:
@@ -284,10 +294,6 @@ class _CatFile:
             content = self._output.read(size + 1)
         except OSError as error:
             raise _Ended(self._said()) from error
-        except BaseException:
-            # Interrupted half-way (Ctrl-C): the rest of this answer must not be taken for the next one.
-            self._finalizer()
-            raise
         if len(content) != size + 1:
             raise _Ended(self._said())
         return GitObject(words[0].decode("ascii"), words[1].decode("ascii"), content[:-1])
