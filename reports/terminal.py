@@ -128,7 +128,7 @@ def _mismatches(target: TargetResult, result: RunResult, console: Console) -> No
         ("head symbol", plain(target.symbol.get("head") or "none", VALUE_SHOWN)),
         ("mismatches", f"{target.mismatches_total} ({kinds_words(target.kinds)})"),
     ]
-    _pairs(console, facts + ([("cases", split)] if split else []))
+    _pairs(console, facts + ([("contract", split)] if split else []))
     shown = target.mismatches[:MISMATCHES_IN_TERMINAL]
     for number, mismatch in enumerate(shown, 1):
         console.print()

@@ -142,7 +142,11 @@ def contract_split(target: TargetResult) -> str:
     if not outside:
         return ""
     inside = target.cases.different - outside
-    return f"{inside} inside the contract, {outside} outside" if inside > 0 else "all outside the contract"
+    return (
+        f"{plural(inside, 'case')} inside the contract, {outside} outside"
+        if inside > 0
+        else "all outside the contract"
+    )
 
 
 def aa_words(target: TargetResult) -> str:
