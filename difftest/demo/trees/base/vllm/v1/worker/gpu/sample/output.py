@@ -109,7 +109,7 @@ class SamplingMaskTensors(NamedTuple):
         return cls(*map(torch.cat, tensors), *layouts.pop())
 
     def tolists(self, num_sampled_tokens: np.ndarray | None = None) -> SamplingMaskLists:
-        """The masks of the sampled tokens; `num_sampled_tokens` (int [num_requests]) says which rows count."""
+        """The masks of the sampled tokens; `num_sampled_tokens` (int [num_requests]) picks the rows."""
         token_ids, packed_mask, counts = (tensor.numpy(force=True) for tensor in self[:3])
         used_rows = np.arange(len(counts))
         boundaries = None
