@@ -1,5 +1,8 @@
 """Read-only views of one version's files: git, worktree, directory, wheel, source archive, package index."""
 
+# os.path says no to a name that the system cannot even look up (too long, no permission); Path raises.
+# ruff: noqa: PTH110, PTH112, PTH113
+
 from __future__ import annotations
 
 import os
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from difftest.errors import TreeError
 from difftest.trees.archive import SUFFIXES, ArchiveTree
-from difftest.trees.base import ModuleFile, Tree
+from difftest.trees.base import ModuleFile, Tree, expand
 from difftest.trees.cache import cache_folder
 from difftest.trees.disk import DirectoryTree, WorkTree
 from difftest.trees.git import GitTree, Repository
@@ -52,20 +55,24 @@ def open_tree(spec: str, repo: Path | None = None, cache: Path | None = None) ->
         return IndexTree(spec, cache_folder(cache))
     if spec.startswith("-"):
         raise TreeError(f"{spec!r} is not the name of a tree: it begins with '-'")
-    path = Path(spec).expanduser()
+    path = expand(Path(spec))
     archive = spec.lower().endswith(SUFFIXES)
-    if archive and path.is_file():
+    if archive and os.path.isfile(path):
         return ArchiveTree(spec, path, cache_folder(cache))
-    if path.is_dir():
+    if os.path.isdir(path):
         if not _has_separator(spec) and (revision := _revision(spec, repo)) is not None:
             return revision
         return DirectoryTree(spec, path, cache_folder(cache))
+    if path.is_absolute() or spec.startswith(("./", "../", "~")):
+        if not os.path.exists(path):
+            raise TreeError(f"{spec} does not exist: no such file or folder")
+        raise TreeError(f"{spec} is not a tree; a file must be one of {', '.join(SUFFIXES)}")
     try:
         return GitTree(spec, Repository.find(repo))
     except TreeError as error:
         if archive:
             raise TreeError(f"{spec} does not exist: no such file, and no such revision") from error
-        if path.exists():
+        if os.path.exists(path):
             raise TreeError(f"{spec} is not a tree; a file must be one of {', '.join(SUFFIXES)}") from error
         if repo is None and "is not in a git repository" in str(error):
             raise TreeError(f"{spec!r} is no file or folder, and {error}") from error

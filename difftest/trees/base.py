@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -243,6 +244,14 @@ class Tree(ABC):
                 bare = [root for root, module in found if module]
                 self._roots[top] = next(iter(real + bare), None)
             return self._roots[top]
+
+
+def expand(path: Path) -> Path:
+    """`~` replaced by the home folder; a name that has none (`~nobody/x`) stays as it is."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 def _join(*parts: str) -> str:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from difftest.errors import TreeError
+from difftest.trees.base import expand
 
 VARIABLE = "DIFFTEST_CACHE"
 
@@ -29,19 +30,16 @@ def cache_folder(cache: Path | None = None) -> Path:
     It is not created here.
     """
     if cache is not None:
-        return cache.expanduser()
+        return expand(cache)
     if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
+        return expand(Path(named))
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local")
     elif sys.platform == "darwin":
         base = Path("~/Library/Caches")
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    try:
-        return base.expanduser() / "difftest"
-    except RuntimeError as error:
-        raise TreeError(f"there is no home folder for the cache: {error}; set {VARIABLE}") from error
+    return expand(base) / "difftest"
 
 
 @contextmanager

@@ -12,12 +12,21 @@ from pathlib import Path
 
 from difftest.errors import TreeError
 from difftest.result import Identity
-from difftest.trees.base import Entry, Tree
+from difftest.trees.base import Entry, Tree, expand
 from difftest.trees.cache import remembered
 from difftest.trees.git import Repository
 
 WHOLE_FILE_BYTES = 16 * 2**20
 """A changed file larger than this enters a worktree's identity by size and time, not by content."""
+
+_STATUS = (
+    "status",
+    "--porcelain",
+    "-z",
+    "--no-renames",
+    "--untracked-files=all",
+    "--ignore-submodules=all",
+)
 
 
 class DiskTree(Tree):
@@ -149,14 +158,14 @@ class WorkTree(DiskTree):
         repository = Repository.find(repo)
         if repository.bare:
             raise TreeError(f"{repository.path} is a bare repository and has no worktree; name a revision")
-        place = "." if repo is None else str(repo.expanduser())
+        place = "." if repo is None else str(expand(repo))
         top = os.fsdecode(repository.run_in(place, "rev-parse", "--show-toplevel")).removesuffix("\n")
         super().__init__(Path(top))
         self._repository: Repository | None = repository
-        self._names = _by_folder(
-            _split(repository.run_in(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard"))
-        )
-        self._identity = self._identify(spec, repository, top)
+        tracked = _split(repository.run_in(top, "ls-files", "-z", "--cached"))
+        changed = _split(repository.run_in(top, *_STATUS))
+        self._names = _by_folder(tracked + [line[3:] for line in changed if line.startswith("??")])
+        self._identity = self._identify(spec, repository, sorted({line[3:] for line in changed}))
 
     @property
     def identity(self) -> Identity:
@@ -177,19 +186,9 @@ class WorkTree(DiskTree):
             if name in known and (entry.kind == "folder") == (f"{folder}/{name}".lstrip("/") in self._names)
         }
 
-    def _identify(self, spec: str, repository: Repository, top: str) -> Identity:
+    def _identify(self, spec: str, repository: Repository, changed: list[str]) -> Identity:
         head = repository.object("HEAD^{commit}")
         commit = repository.commit("HEAD") if head is not None else None
-        status = repository.run_in(
-            top,
-            "status",
-            "--porcelain",
-            "-z",
-            "--no-renames",
-            "--untracked-files=all",
-            "--ignore-submodules=all",
-        )
-        changed = _split(status)
         sha = commit.sha if commit else "no-commit"
         details: dict[str, str | bool] = {"dirty": bool(changed)}
         if commit:
@@ -197,7 +196,7 @@ class WorkTree(DiskTree):
         if not changed:
             return Identity(spec, "worktree", sha, details)
         digest = hashlib.sha256()
-        for path in sorted({line[3:] for line in changed}):
+        for path in changed:
             digest.update(os.fsencode(path) + b"\0" + self._state(path) + b"\0")
         details["changes"] = digest.hexdigest()
         return Identity(spec, "worktree", f"{sha}-dirty-{digest.hexdigest()[:12]}", details)

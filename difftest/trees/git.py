@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 
 from difftest.errors import TreeError
 from difftest.result import Identity
-from difftest.trees.base import Entry, Tree
+from difftest.trees.base import Entry, Tree, expand
 
 # What the caller's environment may say about git: where its settings are. All else (GIT_DIR, GIT_INDEX_FILE
 # and so on) is set while a hook runs and would point every command at the hook's repository.
@@ -134,7 +134,7 @@ class Repository:
         Raises:
             TreeError: it does not exist, is not a repository, or git refuses to read it.
         """
-        place = Path() if path is None else path.expanduser()
+        place = Path() if path is None else expand(path)
         if not place.is_dir():
             raise TreeError(f"{place} is not a folder; give --repo the folder of a git repository")
         code, out, err = _run(

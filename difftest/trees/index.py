@@ -15,9 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.parse
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -138,8 +136,10 @@ def _fetch(spec: str, name: str, version: str, folder: Path, cache: Path) -> tup
 
 def _pip_download(name: str, version: str, into: Path) -> tuple[str, list[str]]:
     """Let pip fetch a wheel. Returns pip's reason when it did not, and the links that it passed over."""
+    # -P: no package of the current folder may stand in for pip or for what it imports.
     command = [
         sys.executable,
+        "-P",
         "-m",
         "pip",
         "download",
@@ -157,7 +157,6 @@ def _pip_download(name: str, version: str, into: Path) -> tuple[str, list[str]]:
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        cwd=into,  # no package of the current folder may stand in for pip or what it imports
     )
     if done.returncode == 0:
         return "", []
@@ -202,16 +201,22 @@ def _is_release(file: str, name: str, version: str) -> bool:
 
 
 def _download(spec: str, link: Link, into: Path) -> None:
+    # Here, because these two are slow to import and seldom needed.
+    import http.client
+    import urllib.request
+
     target = into / link.file
     try:
         with urllib.request.urlopen(link.url) as answer, target.open("wb") as stream:
             shutil.copyfileobj(answer, stream, 2**20)
+            length = answer.headers.get("Content-Length")
+        damaged = length is not None and int(length) != target.stat().st_size
         if link.digest:
             with target.open("rb") as stream:
-                found = hashlib.file_digest(stream, link.algorithm).hexdigest()
-            if found != link.digest:
-                raise TreeError(f"cannot fetch {spec}: {link.file} arrived damaged; try again")
-    except urllib.error.URLError as error:
-        raise TreeError(f"cannot fetch {spec}: {link.file}: {error.reason}") from error
-    except OSError as error:
-        raise TreeError(f"cannot fetch {spec}: {link.file}: {error.strerror or error}") from error
+                damaged |= hashlib.file_digest(stream, link.algorithm).hexdigest() != link.digest
+    except (OSError, http.client.HTTPException) as error:
+        # A URLError says why in `reason`, an OSError in `strerror`.
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise TreeError(f"cannot fetch {spec}: {link.file}: {reason}") from error
+    if damaged:
+        raise TreeError(f"cannot fetch {spec}: {link.file} arrived damaged; try again")

@@ -157,9 +157,7 @@ def test_digest_is_remembered_until_the_file_changes(
         assert tree.identity != first
 
 
-def test_cache_folder_that_cannot_be_used_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_folder_that_cannot_be_used_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make_wheel(tmp_path / "a.whl", WHEEL)
     (tmp_path / "taken").write_text("a file")
     message = r"^cannot use the cache folder .*taken.*: (Not a directory|File exists); set DIFFTEST_CACHE$"
@@ -182,9 +180,7 @@ def test_cache_folder_without_permission(tmp_path: Path) -> None:
         open_tree(str(file), cache=tmp_path / "locked")
 
 
-def test_full_disk_is_one_line_and_leaves_nothing(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "SETTLED_SECONDS", -1.0)
     file = make_wheel(tmp_path / "a.whl", WHEEL)
 

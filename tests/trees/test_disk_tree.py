@@ -75,9 +75,7 @@ def test_directory_identity_is_its_python_content(folder: Path, tmp_path: Path) 
     assert resolved(folder) != first
 
 
-def test_directory_identity_is_remembered(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_identity_is_remembered(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "SETTLED_SECONDS", -1.0)
     with open_tree(str(folder), cache=tmp_path / "cache") as tree:
         first = tree.identity

@@ -98,6 +98,18 @@ def test_packed_refs_and_packed_objects(repo: Path) -> None:
         assert tree.read("pkg/mod.py") == b"one\n"
 
 
+def test_repository_in_the_sha256_object_format(tmp_path: Path) -> None:
+    git = git_in(tmp_path)
+    git("init", "-q", "-b", "main", "--object-format=sha256")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "mod.py").write_text("long names\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "One")
+    with open_tree("main", tmp_path) as tree:
+        assert tree.read("pkg/mod.py") == b"long names\n"
+        assert tree.blob("pkg/mod.py") == git("rev-parse", "main:pkg/mod.py")
+
+
 def test_bare_clone_and_remote_branch(repo: Path, tmp_path: Path) -> None:
     git_in(tmp_path)("clone", "-q", "--bare", str(repo), "bare.git")
     git_in(tmp_path)("clone", "-q", str(repo), "clone")
@@ -118,9 +130,7 @@ def test_listing_and_missing_paths(repo: Path) -> None:
             "pkg/mod.py",
             "pkg/sub/__init__.py",
         ]
-        assert tree.paths() == tree.paths(
-            "pkg"
-        )  # links to folders, out of the tree and in circles are no files
+        assert tree.paths() == tree.paths("pkg")  # links to folders, out of the tree and in circles are no files
         assert tree.paths("absent") == tree.paths("pkg/mod.py") == []
         assert tree.read("pkg/größe.py") == b"unicode\n"
         for path in (
@@ -239,6 +249,10 @@ def test_revision_wins_over_a_directory_of_the_same_plain_name(
         ("--upload-pack=x", r"^'--upload-pack=x' is not the name of a tree: it begins with '-'$"),
         ("", r"^an empty tree name; give a revision"),
         ("main\nHEAD", r"holds a control character$"),
+        ("a" * 5000, r"^unknown revision 'a{5000}'"),
+        ("~no-such-user/x", r"^~no-such-user/x does not exist: no such file or folder$"),
+        ("/absent/folder", r"^/absent/folder does not exist: no such file or folder$"),
+        ("../absent", r"^../absent does not exist: no such file or folder$"),
         ("absent.whl", r"^absent.whl does not exist: no such file, and no such revision$"),
     ],
 )
@@ -268,9 +282,7 @@ def test_a_repository_of_another_user_is_one_line(repo: Path, monkeypatch: pytes
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     monkeypatch.setattr(git_module, "_KEPT", (*git_module._KEPT, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
-    with pytest.raises(
-        TreeError, match=r"belongs to another user; .*git config --global --add safe.directory /"
-    ):
+    with pytest.raises(TreeError, match=r"belongs to another user; .*git config --global --add safe.directory /"):
         open_tree("main", repo)
 
 
@@ -304,9 +316,7 @@ def test_blobless_clone_says_which_file_is_missing_and_fetches_nothing(repo: Pat
     with open_tree("main", tmp_path / "part") as tree:
         assert tree.paths("pkg/sub") == ["pkg/sub/__init__.py"]
         for _ in range(2):
-            with pytest.raises(
-                TreeError, match=r"^pkg/mod.py of main \(object \w+\) is not in .*partial or"
-            ) as caught:
+            with pytest.raises(TreeError, match=r"^pkg/mod.py of main \(.*\) is not in .*partial") as caught:
                 tree.read("pkg/mod.py")
         assert "\n" not in str(caught.value)
     missing = git_in(tmp_path / "part")("rev-list", "--objects", "--missing=print", "main")

@@ -203,15 +203,30 @@ def test_choice_among_the_files_of_an_index() -> None:
     assert local is not None and local.file == "some_pkg-1.0+cu118-py3-none-any.whl"
 
 
-def test_download_whose_hash_is_wrong_is_refused(
-    offers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_whose_hash_is_wrong_is_refused(offers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make_sdist(offers, "1.0", tmp_path / "trap")
     url = f"{file.as_uri()}#sha256={'0' * 64}"
     monkeypatch.setattr(index_module, "_pip_download", lambda *args: ("no wheel", [url]))
     with pytest.raises(TreeError, match=r"some_pkg-1\.0\.tar\.gz arrived damaged; try again$"):
         open_tree("pypi:some-pkg==1.0", cache=tmp_path / "cache")
     assert not (tmp_path / "cache" / "index" / "some-pkg" / "1.0").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("file:///absent/some_pkg-1.0.tar.gz", "No such file"),
+        ("http://127.0.0.1:9/some_pkg-1.0.tar.gz", "refused"),
+    ],
+)
+def test_download_that_fails_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, reason: str
+) -> None:
+    monkeypatch.setattr(index_module, "_pip_download", lambda *args: ("no wheel", [url]))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    message = rf"^cannot fetch pypi:some-pkg==1\.0: some_pkg-1\.0\.tar\.gz: .*{reason}"
+    with pytest.raises(TreeError, match=message):
+        open_tree("pypi:some-pkg==1.0", cache=tmp_path / "cache")
 
 
 @pytest.mark.index
