@@ -44,9 +44,7 @@ def load(text: str) -> RunResult:
         raise DifftestError(f"not a JSON document: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
-        raise DifftestError(
-            f"not a result that this version reads: schema is {found!r}, needed is {SCHEMA!r}"
-        )
+        raise DifftestError(f"not a result that this version reads: schema is {found!r}, needed is {SCHEMA!r}")
     result = _build(RunResult, data, "result")
     assert isinstance(result, RunResult)
     return result

@@ -95,9 +95,7 @@ def _identities(result: RunResult, console: Console) -> None:
     arms = [("base", result.base)] + [("head", head) for head in result.heads]
     for arm, identity in arms:
         _line(console, f"{arm} {plain(identity.spec, VALUE_SHOWN)}", style="bold")
-        facts = [
-            (name, plain(value, VALUE_SHOWN)) for name, value in identity_facts(identity) if name != "spec"
-        ]
+        facts = [(name, plain(value, VALUE_SHOWN)) for name, value in identity_facts(identity) if name != "spec"]
         _pairs(console, facts)
 
 
@@ -140,9 +138,7 @@ def _mismatches(target: TargetResult, result: RunResult, console: Console) -> No
 
 
 def _mismatch(number: int, mismatch: Mismatch, console: Console) -> None:
-    _line(
-        console, f"{number}. {plain(place(mismatch), VALUE_SHOWN)}: {mismatch.kind}", indent=2, style="bold"
-    )
+    _line(console, f"{number}. {plain(place(mismatch), VALUE_SHOWN)}: {mismatch.kind}", indent=2, style="bold")
     rows = [("base", plain(mismatch.base, VALUE_SHOWN)), ("head", plain(mismatch.head, VALUE_SHOWN))]
     rows += [("", plain(line, VALUE_SHOWN)) for line in mismatch.detail]
     rows += [("extent", extent(mismatch))] if extent(mismatch) else []

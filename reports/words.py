@@ -143,9 +143,7 @@ def contract_split(target: TargetResult) -> str:
         return ""
     inside = target.cases.different - outside
     return (
-        f"{plural(inside, 'case')} inside the contract, {outside} outside"
-        if inside > 0
-        else "all outside the contract"
+        f"{plural(inside, 'case')} inside the contract, {outside} outside" if inside > 0 else "all outside the contract"
     )
 
 

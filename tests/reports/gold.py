@@ -19,6 +19,4 @@ def compare(name: str, text: str) -> None:
     path = FOLDER / name
     if os.environ.get("GOLD") == "write":
         path.write_text(scrubbed(text), encoding="utf-8")
-    assert scrubbed(text) == path.read_text(encoding="utf-8"), (
-        f"{name} changed; read it, then GOLD=write pytest"
-    )
+    assert scrubbed(text) == path.read_text(encoding="utf-8"), f"{name} changed; read it, then GOLD=write pytest"

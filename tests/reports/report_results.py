@@ -194,9 +194,7 @@ def run(*targets: TargetResult, heads: tuple[Identity, ...] = (HEAD,), **changes
 RESULTS: dict[str, RunResult] = {
     "same code": run(SAME_CODE),
     "executed": run(EXECUTED),
-    "different": run(
-        DIFFERENT, EXECUTED, SAME_CODE, API_CHANGE, INTERPRETER, notes=("worker restarted once",)
-    ),
+    "different": run(DIFFERENT, EXECUTED, SAME_CODE, API_CHANGE, INTERPRETER, notes=("worker restarted once",)),
     "unmeasured": run(API_CHANGE, REMOVED, EXECUTED),
     "two heads": run(
         EXECUTED,
@@ -211,10 +209,7 @@ RESULTS: dict[str, RunResult] = {
     "nothing": run(),
 }
 
-HOSTILE = (
-    "\x1b[31m[bold]a|b`c</details><script>alert(1)</script>\n@user #123 "
-    "::error::%0A \u202e ]]> {{ 7*7 }} \ud800"
-)
+HOSTILE = "\x1b[31m[bold]a|b`c</details><script>alert(1)</script>\n@user #123 ::error::%0A \u202e ]]> {{ 7*7 }} \ud800"
 """Text that breaks out of each format when it is not escaped."""
 
 

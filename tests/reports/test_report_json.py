@@ -104,9 +104,7 @@ def test_what_is_not_a_result_is_one_clear_line(text: str, message: str) -> None
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "value"), [("count", True), ("count", "3"), ("index", {}), ("request", 1.5)]
-)
+@pytest.mark.parametrize(("path", "value"), [("count", True), ("count", "3"), ("index", {}), ("request", 1.5)])
 def test_load_refuses_a_value_of_the_wrong_type(path: str, value: object) -> None:
     document = json.loads(render(RESULTS["different"]))
     document["targets"][0]["mismatches"][0][path] = value

@@ -56,9 +56,7 @@ def test_unmeasured_says_what_was_not_compared() -> None:
 
 
 def test_outside_the_contract_is_said_apart() -> None:
-    assert "3 of 400 cases differ (mismatches: exception 3), all outside the contract" in sentence(
-        RESULTS["outside"]
-    )
+    assert "3 of 400 cases differ (mismatches: exception 3), all outside the contract" in sentence(RESULTS["outside"])
     assert "9 inside the contract and 3 outside" in sentence(RESULTS["different"])
     assert "contract" not in sentence(run(replace(DIFFERENT, outside_contract=0)))
 
@@ -116,9 +114,7 @@ def test_a_head_without_targets_is_not_passed_over() -> None:
 def test_many_targets_are_counted_with_nothing_lost() -> None:
     said = sentence(large())
     assert "60 targets (first v1.target_0000): 3000 of 19980 cases differ" in said
-    mixed = [replace(SAME_CODE, name=f"s{n}") for n in range(5)] + [
-        replace(EXECUTED, name=f"e{n}") for n in range(5)
-    ]
+    mixed = [replace(SAME_CODE, name=f"s{n}") for n in range(5)] + [replace(EXECUTED, name=f"e{n}") for n in range(5)]
     said = sentence(run(*mixed, INTERPRETER))
     assert "5 targets: same code, not executed" in said
     assert "5 targets: 12800 of 12800 cases byte-identical" in said

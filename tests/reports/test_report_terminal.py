@@ -69,9 +69,7 @@ def test_values_are_neither_markup_nor_control_sequences() -> None:
 
 def test_colour_only_where_it_is_wanted() -> None:
     colour = re.compile("\x1b\\[[0-9;]*3[0-9]m")
-    assert colour.search(
-        shown(RESULTS["different"], force_terminal=True, color_system="standard", _environ={})
-    )
+    assert colour.search(shown(RESULTS["different"], force_terminal=True, color_system="standard", _environ={}))
     quiet = shown(RESULTS["different"], force_terminal=True, _environ={"NO_COLOR": "1", "TERM": "xterm"})
     assert not colour.search(quiet)
     assert "\x1b" not in shown(RESULTS["different"])

@@ -1,0 +1,104 @@
+"""GitHub Actions: annotations, as workflow commands to print, and the step summary.
+
+GitHub shows at most ten annotations of each level a step. When there are more, the last one counts the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from difftest.result import RunResult, TargetResult, Verdict
+
+from . import markdown
+from .sentence import sentence
+from .words import by_weight, contract_split, counts_words, kinds_words, label, place, plain, plural, why_unmeasured
+
+MOST = 10
+"""Annotations of one level that GitHub shows for a step."""
+
+VALUE_SHOWN = 300
+LEVELS = {Verdict.DIFFERENT: "error", Verdict.UNMEASURED: "warning", Verdict.EXPECTED: "notice"}
+NAMES_SHOWN = 20
+
+
+def render(result: RunResult) -> str:
+    """Workflow commands, one a line: an error per different target, a warning per unmeasured, a notice per expected.
+
+    The last line is a notice with the sentence of the run. `closure[arm]` may carry `file` and `line`, the place
+    to annotate; without them the file comes from the symbol's module and the annotation stands at its top.
+    """
+    lines: list[str] = []
+    sayings: list[tuple[Verdict, Callable[[TargetResult], str]]] = [
+        (Verdict.DIFFERENT, _difference),
+        (Verdict.UNMEASURED, why_unmeasured),
+        (Verdict.EXPECTED, lambda target: target.reason or "differs as the expect file says"),
+    ]
+    for verdict, saying in sayings:
+        targets = [t for t in by_weight(result.targets) if t.verdict == verdict]
+        most = MOST - (verdict == Verdict.EXPECTED)  # the sentence is a notice as well
+        shown = targets if len(targets) <= most else targets[: most - 1]
+        for target in shown:
+            title = f"difftest: {verdict}: {plain(label(target, result), VALUE_SHOWN)}"
+            lines.append(_command(LEVELS[verdict], saying(target), title, **_location(target)))
+        lines += _rest(targets[len(shown) :], verdict, result)
+    lines.append(_command("notice", sentence(result), f"difftest: {result.verdict}"))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def summary(result: RunResult) -> str:
+    """Markdown for the step summary (`$GITHUB_STEP_SUMMARY`), well under its limit of 1 MiB."""
+    return markdown.render(result)
+
+
+def _rest(targets: Sequence[TargetResult], verdict: Verdict, result: RunResult) -> list[str]:
+    if not targets:
+        return []
+    names = [plain(label(t, result), VALUE_SHOWN) for t in targets[:NAMES_SHOWN]]
+    more = f" and {len(targets) - len(names)} more" if len(targets) > len(names) else ""
+    title = f"difftest: {plural(len(targets), f'more {verdict} target')}"
+    return [_command(LEVELS[verdict], ", ".join(names) + more, title)]
+
+
+def _difference(target: TargetResult) -> str:
+    lines = [f"{counts_words(target)}; mismatches: {kinds_words(target.kinds)}"]
+    if contract_split(target):
+        lines.append(contract_split(target))
+    for mismatch in target.mismatches[:1]:
+        where = plain(place(mismatch), VALUE_SHOWN)
+        lines.append(f"first: {mismatch.kind} at {where}")
+        lines.append(f"base {plain(mismatch.base, VALUE_SHOWN)}")
+        lines.append(f"head {plain(mismatch.head, VALUE_SHOWN)}")
+        lines.append(f"case {plain(mismatch.case, 64)} {plain(mismatch.label, VALUE_SHOWN)}".rstrip())
+    return "\n".join(lines)
+
+
+def _location(target: TargetResult) -> dict[str, str]:
+    """Where the annotation stands: the head's own place where known, else base's (the code was removed)."""
+    for arm in ("head", "base"):
+        closure = target.closure.get(arm, {})
+        if isinstance(closure.get("file"), str):
+            line = closure.get("line")
+            return {"file": closure["file"]} | ({"line": str(line)} if isinstance(line, int) else {})
+        module = (target.symbol.get(arm) or "").partition(":")[0]
+        if re.fullmatch(r"\w+(\.\w+)*", module):
+            return {"file": module.replace(".", "/") + ".py"}
+    return {}
+
+
+def _command(level: str, message: str, title: str, **properties: str) -> str:
+    named = {**properties, "title": title}
+    listed = ",".join(f"{key}={_property(value)}" for key, value in named.items())
+    return f"::{level} {listed}::{_message(message)}"
+
+
+def _message(text: str) -> str:
+    """`text` with its line ends kept, escaped as a workflow command's message."""
+    lines = (plain(line) for line in text.split("\n"))
+    return "%0A".join(line.replace("%", "%25") for line in lines)
+
+
+def _property(text: str) -> str:
+    """`text` escaped as a workflow command's property."""
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return escaped.replace(":", "%3A").replace(",", "%2C")
