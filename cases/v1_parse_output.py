@@ -1,0 +1,277 @@
+"""V1 `RejectionSampler.parse_output`: sampled ids [batch, columns] to one list of token ids a request.
+
+The grid has 2560 cases: 64 input shapes, ids inside or beyond the vocabulary, two vocabulary sizes, five forms of
+`discard_req_indices`, with and without logprobs. Rows are cut out of a few blocks of 128 rows, made once, so that
+the whole grid is built in some tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from difftest.target import Arm, Call, Case, Made, Pool, Shape, Target
+
+PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
+LOGPROBS_TENSORS = "vllm.v1.outputs:LogprobsTensors"
+PLACEHOLDER = -1
+
+_ROWS = 128
+_COLUMNS = range(1, 7)
+_VOCABULARIES = (32, 151936)
+_BATCHES = (0, 1, 2, 3, 7, 8, 16, 33, 63, 64)
+# How the ids are stored in the shapes that are not plain contiguous int32.
+_SPECIAL = ((5, 4, "padded rows"), (17, 2, "transposed"), (32, 5, "int64"), (48, 3, "offset storage"))
+_DISCARDS = ("absent", "list", "ndarray", "tensor", "every row")
+_SEED = 0x5EED
+_VALUES = np.array([0.0, -0.0, -1.5, -np.inf, np.nan, -1e-45, -88.75, -0.1, -(2.0**-24), -3.4e38], dtype=np.float32)
+
+
+def splitmix64(seed: int, count: int) -> NDArray[np.uint64]:
+    """`count` values of the splitmix64 sequence that starts at `seed`; the same on every machine."""
+    with np.errstate(over="ignore"):
+        z = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def _strange(vocabulary: int) -> tuple[int, ...]:
+    """Ids that no sampler may emit."""
+    return (vocabulary, -2, vocabulary + 1, 2**31 - 1, -(2**31))
+
+
+@functools.cache
+def _tokens(columns: int, vocabulary: int, beyond: bool) -> NDArray[np.int32]:
+    """[128, columns] ids: an accepted prefix, then placeholders.
+
+    Of each `columns + 2` rows one is full, one is empty and one is drawn; the order is drawn too. Ids 0 and V-1 are
+    frequent. With `beyond`, about every third id is one that no sampler may emit, placeholders stand between ids,
+    and some rows hold nothing but ids beyond the vocabulary.
+    """
+    draws = splitmix64(_SEED + columns * 1000 + vocabulary, 4 * _ROWS * columns).reshape(4, _ROWS, columns)
+    lengths = (np.arange(_ROWS) % (columns + 2)) % (columns + 1)
+    lengths = lengths[np.argsort(draws[0, :, 0], kind="stable")]
+    ids = (draws[1] % np.uint64(vocabulary)).astype(np.int32)
+    ids[draws[2] % np.uint64(8) == 0] = 0
+    ids[draws[2] % np.uint64(8) == 1] = vocabulary - 1
+    if beyond:
+        strange = np.array([*_strange(vocabulary), PLACEHOLDER, vocabulary], dtype=np.int32)
+        chosen = strange[(draws[3] % np.uint64(len(strange))).astype(np.int64)]
+        ids = np.where(draws[3] >> np.uint64(40) < np.uint64(2**24 // 3), chosen, ids)
+        ids[5::16] = vocabulary
+    return np.where(np.arange(columns) < lengths[:, None], ids, np.int32(PLACEHOLDER))
+
+
+class _Logprobs(NamedTuple):
+    """Logprob rows for 128 requests: ids [128 * columns, k + 1], scores of the same shape, ranks [128 * columns]."""
+
+    token_ids: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    ranks: NDArray[np.int64]
+
+
+@functools.cache
+def _logprobs(columns: int) -> _Logprobs:
+    """`columns % 3` candidates besides the sampled token; every row differs, zeros of both signs and NaN occur."""
+    count, width = _ROWS * columns, columns % 3 + 1
+    draws = splitmix64(_SEED + 7 * columns, count * width).reshape(count, width)
+    scores = -(draws >> np.uint64(40)).astype(np.float32) / np.float32(2**20)
+    special = draws % np.uint64(4) == 0
+    scores[special] = _VALUES[(draws[special] // np.uint64(4) % np.uint64(len(_VALUES))).astype(np.int64)]
+    return _Logprobs((draws % np.uint64(2**20)).astype(np.int32), scores, np.arange(1, count + 1))
+
+
+@functools.cache
+def _discarded(batch: int, kind: str, beyond: bool, number: int) -> tuple[int, ...]:
+    """Row indices: one row as list, some in order as ndarray, some unordered and repeated as tensor, or every row."""
+    if kind == "every row":
+        return tuple(range(batch))
+    if not batch:
+        return ()
+    if kind == "list":
+        return (number % batch, -1) if beyond else (number % batch,)
+    chosen = tuple((splitmix64(number, batch) & np.uint64(1)).nonzero()[0].tolist()) or (batch - 1,)
+    return chosen if kind == "ndarray" else (*reversed(chosen), chosen[0])
+
+
+def _discard_argument(rows: tuple[int, ...], kind: str, number: int) -> Any:
+    if kind == "tensor":
+        return torch.tensor(rows, dtype=torch.int64)
+    if kind == "ndarray":
+        return np.array(rows, dtype=np.int64)
+    if kind == "every row" and (number % 2 or len(rows) < 2):
+        return np.array(rows, dtype=np.int32)
+    return list(rows)
+
+
+def _stored(ids: NDArray[np.int32], layout: str) -> torch.Tensor:
+    """The ids as a tensor in the layout asked for; the gaps hold ids that would be valid."""
+    if layout == "contiguous":
+        return torch.from_numpy(ids)
+    if layout == "int64":
+        return torch.from_numpy(ids.astype(np.int64))
+    if layout == "transposed":
+        return torch.from_numpy(np.ascontiguousarray(ids.T)).T
+    batch, columns = ids.shape
+    if layout == "padded rows":
+        padded = torch.full((batch, columns + 3), 3, dtype=torch.int32)
+        padded[:, :columns] = torch.from_numpy(ids)
+        return padded[:, :columns]
+    whole = torch.full((batch + 2, columns), 3, dtype=torch.int32)
+    whole[1:-1] = torch.from_numpy(ids)
+    return whole[1:-1]
+
+
+def _build(
+    batch: int,
+    columns: int,
+    vocabulary: int,
+    beyond: bool,
+    layout: str,
+    discard: str,
+    logprobs: bool,
+    number: int,
+) -> Pool:
+    start = (number * 7) % (_ROWS - batch + 1)
+    ids = _tokens(columns, vocabulary, beyond)[start : start + batch].copy()
+    if beyond and batch:
+        # However few the rows, one id is strange; over the shapes it stands in every column.
+        ids[number % batch, number % columns] = _strange(vocabulary)[number % 5]
+    pool: Pool = {"output_token_ids": _stored(ids, layout), "vocab_size": vocabulary}
+    if discard != "absent":
+        pool["discard_req_indices"] = _discard_argument(_discarded(batch, discard, beyond, number), discard, number)
+    if logprobs:
+        source = _logprobs(columns)
+        rows = slice(start * columns, (start + batch) * columns)
+        pool["logprobs_tensors"] = Made(
+            LOGPROBS_TENSORS,
+            {
+                "logprob_token_ids": torch.from_numpy(source.token_ids[rows].copy()),
+                "logprobs": torch.from_numpy(source.scores[rows].copy()),
+                "selected_token_ranks": torch.from_numpy(source.ranks[rows].copy()),
+            },
+        )
+    return pool
+
+
+def cases() -> Iterator[Case]:
+    """The 2560 cases; one plain case of each kind comes early, so that a budget cuts the large batches first."""
+    shapes = [(batch, columns, "contiguous") for batch in _BATCHES for columns in _COLUMNS]
+    shapes += _SPECIAL
+    for number, (batch, columns, layout) in enumerate(shapes):
+        for beyond in (False, True):
+            # Without rows nothing tells the two apart but the type of the ids.
+            kept = "int64" if beyond and not batch else layout
+            ids = "ids beyond the vocabulary" if beyond else "ids in the vocabulary"
+            for vocabulary in _VOCABULARIES:
+                shape = f"batch {batch}, {columns} columns, vocabulary {vocabulary}, {ids}, {kept}"
+                axes = {
+                    "batch": str(batch),
+                    "columns": str(columns),
+                    "vocabulary": str(vocabulary),
+                    "ids": ids,
+                    "layout": kept,
+                }
+                for discard in _DISCARDS:
+                    for logprobs in (False, True):
+                        text = "logprobs" if logprobs else "no logprobs"
+                        yield Case(
+                            f"{shape}, discard {discard}, {text}",
+                            functools.partial(
+                                _build, batch, columns, vocabulary, beyond, kept, discard, logprobs, number
+                            ),
+                            contract=not beyond,
+                            axes={**axes, "discard": discard, "logprobs": text},
+                        )
+
+
+def prepare(arm: Arm, pool: Pool) -> Call:
+    """The call; versions whose caller discarded rows or filtered logprobs get that part of the caller around it."""
+    function = arm.get(PARSE_OUTPUT)
+    takes = _takes(arm, function)
+    if "logprobs_tensors" in takes:
+        return Call(function, kwargs=arm.bind(function, pool))
+    bound = arm.bind(function, {**pool, "return_cu_num_tokens": "logprobs_tensors" in pool})
+    rows = pool.get("discard_req_indices", ()) if "discard_req_indices" not in takes else ()
+    if len(rows):
+        arm.note("discard_req_indices: rows emptied after the call, as the caller of this version did")
+    logprobs = pool.get("logprobs_tensors")
+    if logprobs is not None:
+        arm.note("logprobs_tensors: filtered outside the call, where this version did it")
+    if "discard_req_indices" not in takes:
+        arm.note("the bare list of tokens is compared as (tokens, None)")
+
+    def parse() -> tuple[Any, Any]:
+        returned = function(**bound)
+        tokens, offsets = returned if isinstance(returned, tuple) else (returned, None)
+        lists = None
+        if logprobs is not None:
+            ids = pool["output_token_ids"]
+            offsets = offsets or np.cumsum([0, *map(len, tokens)]).tolist()
+            kept = ((ids != PLACEHOLDER) & (ids < pool["vocab_size"])).flatten()
+            filtered = type(logprobs)(*(field[kept] for field in logprobs[:3]))
+            lists = (
+                filtered.tolists(offsets)
+                if "cu_num_generated_tokens" in _takes(arm, type(filtered).tolists)
+                else (filtered.tolists())
+            )
+        for row in rows:
+            tokens[int(row)] = tokens[int(row)][:0]
+        return tokens, lists
+
+    return Call(parse)
+
+
+@functools.lru_cache(maxsize=64)
+def _takes(arm: Arm, function: Any) -> frozenset[str]:
+    """Which of this target's optional arguments the function takes."""
+    optional = ("discard_req_indices", "logprobs_tensors", "cu_num_generated_tokens")
+    probe = dict.fromkeys(("output_token_ids", "vocab_size", *optional))
+    return frozenset(arm.bind(function, probe)).intersection(optional)
+
+
+def _timing_pool(batch: int, max_spec_len: int, acceptance: float, vocabulary: int) -> Pool:
+    """Sampled ids as rejection sampling leaves them: drafts accepted one after the other, each with `acceptance`."""
+    draws = splitmix64(_SEED + batch * 64 + max_spec_len, 2 * batch * (max_spec_len + 1))
+    draws = draws.reshape(2, batch, max_spec_len + 1)
+    accepted = (draws[0, :, :max_spec_len] >> np.uint64(11)).astype(np.float64) * 2.0**-53 < acceptance
+    lengths = np.cumprod(accepted, axis=1).sum(axis=1) + 1
+    ids = (draws[1] % np.uint64(vocabulary)).astype(np.int32)
+    ids[np.arange(max_spec_len + 1) >= lengths[:, None]] = PLACEHOLDER
+    return {"output_token_ids": torch.from_numpy(ids), "vocab_size": vocabulary}
+
+
+def shapes(name: str) -> Iterator[Shape]:
+    """90 shapes for `grid`: batch 1 to 512 x max_spec_len 1, 3, 5 x acceptance 0.3, 0.6, 0.9; 4 for `quick`."""
+    vocabulary = 151936
+    batches: Sequence[int] = (1, 8, 64, 512) if name == "quick" else tuple(2**n for n in range(10))
+    lengths: Sequence[int] = (3,) if name == "quick" else (1, 3, 5)
+    rates: Iterable[float] = (0.6,) if name == "quick" else (0.3, 0.6, 0.9)
+    for batch in batches:
+        for max_spec_len in lengths:
+            for acceptance in rates:
+                drafts = "1 draft" if max_spec_len == 1 else f"{max_spec_len} drafts"
+                yield Shape(
+                    f"batch {batch}, {drafts}, acceptance {acceptance}",
+                    functools.partial(_timing_pool, batch, max_spec_len, acceptance, vocabulary),
+                    axes={"batch": batch, "max_spec_len": max_spec_len, "acceptance": acceptance},
+                )
+
+
+TARGETS = (
+    Target(
+        name="v1.parse_output",
+        symbols=(PARSE_OUTPUT,),
+        cases=cases,
+        prepare=prepare,
+        uses=(f"{LOGPROBS_TENSORS}.filter", f"{LOGPROBS_TENSORS}.tolists"),
+        shapes=shapes,
+        rows=("output_token_ids", "return"),
+    ),
+)
