@@ -84,7 +84,9 @@ class Arm(Protocol):
         default raises ApiChange naming it. Names in the pool that the function does not take are left out.
         """
 
-    def make(self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()) -> Any:
+    def make(
+        self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()
+    ) -> Any:
         """An instance of the arm's own class (or the result of its factory), built from the fields it takes."""
 
     def note(self, text: str) -> None:

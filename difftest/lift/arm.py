@@ -73,7 +73,9 @@ class LiftedArm:
                 raise ApiChange(f"{getattr(function, '__qualname__', function)} requires {name}")
         return bound
 
-    def make(self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()) -> Any:
+    def make(
+        self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()
+    ) -> Any:
         symbols = (symbol,) if isinstance(symbol, str) else symbol
         cls = self.first(*symbols)
         taken = {name for name, _ in self.parameters(cls)}

@@ -73,7 +73,9 @@ class Closure:
     @property
     def lines(self) -> int:
         """Lines of the pieces that are lifted at once, overlaps counted once."""
-        return len({(p.path, n) for p in self.pieces.values() if not p.lazy for n in range(p.first, p.last + 1)})
+        return len(
+            {(p.path, n) for p in self.pieces.values() if not p.lazy for n in range(p.first, p.last + 1)}
+        )
 
     @property
     def modules(self) -> list[str]:
@@ -141,7 +143,9 @@ class Sources:
         """Whether a dotted name belongs to this tree, judged by its top-level package."""
         return self.module(name.partition(".")[0]) is not None
 
-    def provider(self, module: SourceModule, name: str, seen: frozenset[str] = frozenset()) -> SourceModule | None:
+    def provider(
+        self, module: SourceModule, name: str, seen: frozenset[str] = frozenset()
+    ) -> SourceModule | None:
         """The module that binds `name` for `module`: itself, or one it star-imports from."""
         if name in module.bindings:
             return module
@@ -176,7 +180,9 @@ class Sources:
             imports = [i for i in provider.imports_of(top) if self.owns(i.module)]
             if not imports or provider.classes(top) or provider.functions(top):
                 if member and (classes := provider.classes(top)):
-                    return (provider, top, member) if self.member_owner(provider, classes[0], member) else None
+                    return (
+                        (provider, top, member) if self.member_owner(provider, classes[0], member) else None
+                    )
                 return provider, top, member or None
             item = imports[0]
             if item.attribute is None:
@@ -188,7 +194,10 @@ class Sources:
         """Whether a class, or a base of it inside the tree, defines the member."""
         first = member.partition(".")[0]
         for inner in walk_statements(node.body):
-            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and inner.name == first:
+            if (
+                isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and inner.name == first
+            ):
                 return True
             target = inner.targets[0] if isinstance(inner, ast.Assign) else getattr(inner, "target", None)
             if isinstance(target, ast.Name) and target.id == first:
@@ -255,7 +264,11 @@ class _Finder:
                 header, methods = class_pieces(kept)
                 self.classes.setdefault(key, _Class(module, [])).parts.append((header, methods))
                 self.add(module, qualname, kept, header)
-                self.use(module, module.uses(module.statements[index]) if not methods else find_uses(module, header), key)
+                self.use(
+                    module,
+                    module.uses(module.statements[index]) if not methods else find_uses(module, header),
+                    key,
+                )
                 continue
             self.add(module, qualname, kept, kept)
             self.use(module, find_uses(module, kept), key)
@@ -269,7 +282,9 @@ class _Finder:
             digest = hashlib.sha256((old.digest + digest).encode()).hexdigest()
             first, last = min(first, old.first), max(last, old.last)
         if isinstance(code, ast.ClassDef) and span is not code:
-            last = max([first, *(_span(inner)[1] for inner in code.body if inner in getattr(span, "body", ()))])
+            last = max(
+                [first, *(_span(inner)[1] for inner in code.body if inner in getattr(span, "body", ()))]
+            )
         if old is None and any("compile" in ast.dump(d) for d in getattr(code, "decorator_list", ())):
             self.closure.compiled.add(f"{module.name}:{qualname}")
         self.closure.pieces[key] = Piece(module.name, qualname, module.path, first, last, self.lazy, digest)
@@ -417,7 +432,9 @@ class _Finder:
         special = (name.startswith("__") and name.endswith("__")) or name in _CALLED_BY_BASES
         return special and (cls.instantiated or cls.has_instance)
 
-    def method(self, key: Key, cls: _Class, name: str, nodes: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> None:
+    def method(
+        self, key: Key, cls: _Class, name: str, nodes: list[ast.FunctionDef | ast.AsyncFunctionDef]
+    ) -> None:
         module = cls.module
         assert module is not None
         qualname = f"{key[1]}.{name}"

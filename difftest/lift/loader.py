@@ -122,7 +122,9 @@ class Loader:
         if whole:
             provided = self.standins.make(name)
             provided = provided if isinstance(provided, Mapping) else vars(provided)
-            module.__dict__.update({k: v for k, v in provided.items() if not (k.startswith("__") and k.endswith("__"))})
+            module.__dict__.update(
+                {k: v for k, v in provided.items() if not (k.startswith("__") and k.endswith("__"))}
+            )
         return module
 
     def attribute(self, module: ArmModule, source: SourceModule | None, tree_name: str, name: str) -> Any:
@@ -203,7 +205,11 @@ class Loader:
 
     def _execute(self, module: ArmModule, source: SourceModule, body: list[ast.stmt]) -> None:
         code = compile(
-            ast.Module(body=body, type_ignores=[]), self.file_of(source), "exec", flags=_FLAGS, dont_inherit=True
+            ast.Module(body=body, type_ignores=[]),
+            self.file_of(source),
+            "exec",
+            flags=_FLAGS,
+            dont_inherit=True,
         )
         exec(code, module.__dict__)
 
@@ -213,12 +219,16 @@ class Loader:
         """Execute the statements that register the custom operators that `body` calls."""
         for node in body:
             for namespace, operator in find_uses(source, node).ops:
-                if namespace.removesuffix(f"_{self.label}") and self.sources.owns(namespace.removesuffix(f"_{self.label}")):
+                if namespace.removesuffix(f"_{self.label}") and self.sources.owns(
+                    namespace.removesuffix(f"_{self.label}")
+                ):
                     for index in source.mentions(operator):
                         if "" not in executed.setdefault(index, set()):
                             executed[index].add("")
                             statement = source.statements[index]
-                            self.need(module, source, find_uses(source, statement).names & set(source.bindings))
+                            self.need(
+                                module, source, find_uses(source, statement).names & set(source.bindings)
+                            )
                             if isinstance(statement, ast.Expr):
                                 self._execute(module, source, [statement])
 
@@ -244,7 +254,9 @@ class Loader:
                 if name not in placed:
                     placed.add(name)
                     self._methods.append((module, node, methods[name]))
-                    call = ast.Call(ast.Name("__difftest_lazy__", ast.Load()), [ast.Constant(len(self._methods) - 1)], [])
+                    call = ast.Call(
+                        ast.Name("__difftest_lazy__", ast.Load()), [ast.Constant(len(self._methods) - 1)], []
+                    )
                     assign = ast.Assign([ast.Name(name, ast.Store())], call)
                     body.append(ast.fix_missing_locations(ast.copy_location(assign, inner)))
             else:
@@ -382,7 +394,11 @@ class _MethodBody:
 def _is_lazy(name: str, nodes: Sequence[FunctionNode]) -> bool:
     if name in _EAGER_METHODS:
         return False
-    return not any("abstract" in (getattr(d, "id", "") or getattr(d, "attr", "")) for n in nodes for d in n.decorator_list)
+    return not any(
+        "abstract" in (getattr(d, "id", "") or getattr(d, "attr", ""))
+        for n in nodes
+        for d in n.decorator_list
+    )
 
 
 class _OperatorNamespaces(ast.NodeTransformer):

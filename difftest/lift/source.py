@@ -98,7 +98,9 @@ class SourceModule:
         for index, node in enumerate(self.statements):
             for name in bound_names(node) | changed_roots(node):
                 found.setdefault(name, []).append(index)
-        return {name: at for name, at in found.items() if any(name in bound_names(self.statements[i]) for i in at)}
+        return {
+            name: at for name, at in found.items() if any(name in bound_names(self.statements[i]) for i in at)
+        }
 
     @cached_property
     def stars(self) -> list[str]:
@@ -145,7 +147,9 @@ class SourceModule:
             module = self.absolute(node.module, node.level)
             return [Import(a.asname or a.name, module, a.name) for a in node.names if a.name != "*"]
         return [
-            Import(a.asname, a.name, None) if a.asname else Import(top := a.name.split(".")[0], top, None, a.name)
+            Import(a.asname, a.name, None)
+            if a.asname
+            else Import(top := a.name.split(".")[0], top, None, a.name)
             for a in node.names
         ]
 
@@ -420,7 +424,9 @@ class _UseFinder:
         for child in ast.iter_child_nodes(node):
             self.visit(child, scopes)
 
-    def _function(self, args: ast.arguments, body: list[ast.stmt] | list[ast.expr], scopes: tuple[frozenset[str], ...]) -> None:
+    def _function(
+        self, args: ast.arguments, body: list[ast.stmt] | list[ast.expr], scopes: tuple[frozenset[str], ...]
+    ) -> None:
         for default in [*args.defaults, *[d for d in args.kw_defaults if d is not None]]:
             self.visit(default, scopes)
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]

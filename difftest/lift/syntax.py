@@ -53,7 +53,8 @@ def _annotation_counts(node: ast.AST, annotation: ast.expr | None, in_class: boo
     if isinstance(node, ast.AnnAssign) and in_class:
         return True
     return any(
-        "constexpr" in (getattr(inner, "attr", "") or getattr(inner, "id", "") or str(getattr(inner, "value", "")))
+        "constexpr"
+        in (getattr(inner, "attr", "") or getattr(inner, "id", "") or str(getattr(inner, "value", "")))
         for inner in ast.walk(annotation)
     )
 

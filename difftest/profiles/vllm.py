@@ -107,7 +107,9 @@ class Platform:
     def __getattr__(self, name: str) -> Callable[..., bool]:
         if name.startswith("is_"):
             return lambda *_, **__: False
-        raise AttributeError(f"the platform stand-in has no {name}; run with --host vllm to use the real platform")
+        raise AttributeError(
+            f"the platform stand-in has no {name}; run with --host vllm to use the real platform"
+        )
 
 
 class _Names:
@@ -159,7 +161,10 @@ def custom_ops() -> Mapping[str, Any]:
     import torch
 
     def apply_repetition_penalties(
-        logits: torch.Tensor, prompt_mask: torch.Tensor, output_mask: torch.Tensor, repetition_penalties: torch.Tensor
+        logits: torch.Tensor,
+        prompt_mask: torch.Tensor,
+        output_mask: torch.Tensor,
+        repetition_penalties: torch.Tensor,
     ) -> None:
         penalty = repetition_penalties.unsqueeze(1).repeat(1, logits.size(1))
         penalty = torch.where(prompt_mask | output_mask, penalty, 1.0)

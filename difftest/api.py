@@ -1,0 +1,432 @@
+"""What the command line does, as plain functions. No torch in this process.
+
+    result = run(RunOptions(base="main", heads=("my-branch",)))
+    print(result.verdict, result.exit_code)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import difftest
+from difftest import catalog
+from difftest.errors import NothingCompared, UsageError
+from difftest.result import (
+    MISMATCHES_SHOWN,
+    CaseCounts,
+    Identity,
+    Mismatch,
+    RunResult,
+    TargetResult,
+    Verdict,
+    overall,
+)
+from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, write_closures
+from difftest.run.supervisor import Supervisor, Unit
+from difftest.trees import Tree, open_tree
+from difftest.trees.cache import cache_folder, using
+
+CASE_KINDS = ("grid", "fuzz", "recorded")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """A request to compare. Names follow the command line of `difftest run`.
+
+    Attributes:
+        base, heads: trees, as :func:`difftest.trees.open_tree` takes them.
+        repo: git repository for revisions; the one around the current folder when None.
+        targets: names, globs or raw symbols; all targets when empty.
+        cases: kinds of cases to run, of :data:`CASE_KINDS`; all kinds when empty.
+        case: run only the case with this id (or a prefix of it).
+        budget: seconds for the whole run, examples: cases per target; no limit when None.
+        execute_same: run targets whose code is the same in both arms too (`--all`).
+        exceptions: `type`, `message` or `any`.
+        jobs: children at work; as many as cores when None.
+        command: the command line, for the report.
+    """
+
+    base: str
+    heads: tuple[str, ...]
+    repo: Path | None = None
+    targets: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    case: str | None = None
+    budget: float | None = None
+    examples: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    host: str | None = None
+    exceptions: str = "message"
+    cases_from: tuple[Path, ...] = ()
+    execute_same: bool = False
+    contract_only: bool = False
+    jobs: int | None = None
+    timeout: float | None = None
+    cache: Path | None = None
+    command: str = ""
+
+
+class Observer(Protocol):
+    """Is told how a run goes. The terminal's progress display is one."""
+
+    def target(self, name: str, total_cases: int) -> None: ...
+
+    def advance(self, name: str, done: int) -> None: ...
+
+    def finish(self, result: TargetResult) -> None: ...
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def target(self, name: str, total_cases: int) -> None:
+        pass
+
+    def advance(self, name: str, done: int) -> None:
+        pass
+
+    def finish(self, result: TargetResult) -> None:
+        pass
+
+
+@dataclass
+class _Run:
+    """The parts of one run while it is under way."""
+
+    options: RunOptions
+    observer: Observer
+    scratch: Path
+    base: ArmSource
+    heads: list[ArmSource]
+    planner: Planner
+    planned: list[Planned] = field(default_factory=list)
+    results: dict[int, TargetResult] = field(default_factory=dict)
+
+
+def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
+    """Compare base with each head and say what differs.
+
+    Raises:
+        DifftestError: the request cannot be carried out; its `exit_code` is the process's.
+    """
+    began = time.monotonic()
+    _check(options)
+    cache = cache_folder(options.cache)
+    with using(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        base_tree = stack.enter_context(open_tree(options.base, options.repo, cache))
+        head_trees = [stack.enter_context(open_tree(head, options.repo, cache)) for head in options.heads]
+        scratch = stack.enter_context(_scratch())
+        slots = options.jobs or max(1, os.cpu_count() or 1)
+        # The worker imports torch while this process binds and lifts.
+        supervisor = Supervisor(scratch, options.device, slots, triton_interpreter=options.device == "cpu")
+        stack.callback(supervisor.stop)
+        outlines = catalog.outline(cache, [str(p) for p in options.cases_from])
+        state = _arms(options, observer or Silent(), scratch, base_tree, head_trees)
+        chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
+        explicit = {o.name for o in chosen} if options.targets and not _has_glob(options.targets) else set()
+        for outline in chosen:
+            for index, head in enumerate(state.heads):
+                item = state.planner.plan(outline, state.base, head, index)
+                if item.code == "absent" and outline.name not in explicit:
+                    continue
+                state.planned.append(item)
+        if not state.planned:
+            raise NothingCompared("base and head share no target: none of the catalog's symbols is in either tree")
+        lifted = time.monotonic()
+        _execute(state, supervisor)
+        results = tuple(state.results[i] for i in range(len(state.planned)))
+        compared = sum(r.cases.executed or (r.code == "same") for r in results)
+        verdict = overall([r.verdict for r in results])
+        if not compared and verdict is Verdict.IDENTICAL:
+            verdict = Verdict.UNMEASURED
+        return RunResult(
+            verdict=verdict,
+            base=base_tree.identity,
+            heads=tuple(tree.identity for tree in head_trees),
+            environment=_environment(options),
+            targets=results,
+            seconds={"total": round(time.monotonic() - began, 3), "lift": round(lifted - began, 3)},
+            command=options.command or _command(options),
+        )
+
+
+def _check(options: RunOptions) -> None:
+    if not options.heads:
+        raise UsageError("no head to compare with; give --head TREE")
+    unknown = [kind for kind in options.cases if kind not in CASE_KINDS]
+    if unknown:
+        raise UsageError(f"--cases {unknown[0]} is not a kind of case; kinds: {', '.join(CASE_KINDS)}")
+    if options.exceptions not in ("type", "message", "any"):
+        raise UsageError(f"--exceptions {options.exceptions} is none of type, message, any")
+    for name, value in (("--budget", options.budget), ("--examples", options.examples), ("--jobs", options.jobs)):
+        if value is not None and value <= 0:
+            raise UsageError(f"{name} must be more than 0, not {value:g}")
+
+
+def _has_glob(patterns: Sequence[str]) -> bool:
+    return any(c in p for p in patterns for c in "*?[")
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="difftest-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _arms(options: RunOptions, observer: Observer, scratch: Path, base: Tree, heads: Sequence[Tree]) -> _Run:
+    parsed: dict[tuple[str, str], Any] = {}
+    labels = ["head", *[f"head{n}" for n in range(2, len(heads) + 1)]]
+    folders = [scratch / "arms" / label for label in ("base", *labels)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    return _Run(
+        options,
+        observer,
+        scratch,
+        ArmSource("base", base, folders[0], parsed),
+        [ArmSource(label, tree, at, parsed) for label, tree, at in zip(labels, heads, folders[1:], strict=True)],
+        Planner(options.host),
+    )
+
+
+def _execute(state: _Run, supervisor: Supervisor) -> None:
+    """Run what has to be run, and make a result of each planned target."""
+    options = state.options
+    units: list[Unit] = []
+    shares: dict[int, list[Unit]] = {}
+    for position, item in enumerate(state.planned):
+        executes = item.code == "changed" or (item.code == "same" and options.execute_same)
+        if not executes:
+            state.results[position] = _unexecuted(state, item)
+            state.observer.finish(state.results[position])
+    todo = [i for i in range(len(state.planned)) if i not in state.results]
+    if not todo:
+        return
+    write_closures([state.planned[i] for i in todo], state.base, state.heads)
+    slots = len(supervisor.children)
+    # One target: its cases are shared out. Many: each child takes whole targets.
+    ways = slots if len(todo) < slots * 2 and options.case is None and options.examples is None else 1
+    for position in todo:
+        item = state.planned[position]
+        for share in range(ways):
+            symbols = (item.base.symbol or "", item.head.symbol or "")
+            arms = ("base", state.heads[item.head_index].label)
+            timeout = options.timeout or item.outline.timeout
+            unit = Unit(len(units), item.outline.name, symbols, arms, (share, ways), timeout, position)
+            units.append(unit)
+            shares.setdefault(position, []).append(unit)
+        state.observer.target(item.outline.name, 0)
+    package = state.planned[todo[0]].outline.package
+    arms = {arm.label: arm for arm in (state.base, *state.heads)}
+    modules = sorted({state.planned[i].outline.module for i in todo})
+    supervisor.setup(
+        {label: arm_setup(arm, package, state.scratch) for label, arm in arms.items()},
+        modules,
+        any(state.planned[i].outline.triton for i in todo),
+        options.host,
+    )
+
+    def finished(unit: Unit) -> None:
+        position = unit.planned
+        if all(u.finished for u in shares[position]):
+            state.results[position] = _executed(state, state.planned[position], shares[position])
+            state.observer.finish(state.results[position])
+
+    supervisor.run(
+        units,
+        arms,
+        {
+            "kinds": list(options.cases),
+            "case": options.case,
+            "examples": options.examples,
+            "seconds": options.budget / len(todo) * min(slots, len(todo)) if options.budget else None,
+            "contract_only": options.contract_only,
+            "exceptions": options.exceptions,
+            "seed": options.seed,
+        },
+        lambda unit, done: state.observer.advance(unit.target, done),
+        finished,
+        time.monotonic() + options.budget if options.budget else None,
+    )
+
+
+def _mode(item: Planned, device: str) -> str:
+    if not item.outline.triton:
+        return "eager"
+    return "triton-compiled" if device == "cuda" else "triton-interpreter"
+
+
+def _closures(item: Planned) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, bound in (("base", item.base), ("head", item.head)):
+        if bound.closure is not None:
+            closure = bound.closure
+            files = sorted({p.path for p in closure.pieces.values() if not p.lazy})
+            found[name] = {
+                "digest": closure.digest,
+                "pieces": len(closure.pieces),
+                "lines": closure.lines,
+                "files": files,
+            }
+    return found
+
+
+def _unexecuted(state: _Run, item: Planned) -> TargetResult:
+    identical = item.code == "same"
+    return TargetResult(
+        name=item.outline.name,
+        head=state.options.heads[item.head_index],
+        symbol={"base": item.base.symbol, "head": item.head.symbol},
+        verdict=Verdict.IDENTICAL if identical else Verdict.UNMEASURED,
+        reason=item.reason,
+        code=item.code if item.code != "refused" else "changed",
+        standins=item.standins,
+        mode="not executed",
+        notes=tuple(item.notes),
+        closure=_closures(item),
+    )
+
+
+def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult:
+    counts: Counter[str] = sum((u.counts for u in units), Counter())
+    kinds: Counter[str] = sum((u.kinds for u in units), Counter())
+    unmeasured: Counter[str] = sum((u.unmeasured for u in units), Counter())
+    mismatches = [m for u in units for m in u.mismatches]
+    mismatches.sort(key=lambda m: not m["contract"])
+    verdict, reason = Verdict.IDENTICAL, ""
+    if counts["different"]:
+        verdict = Verdict.DIFFERENT
+    elif not counts["identical"]:
+        verdict = Verdict.UNMEASURED
+        reason = _reason(unmeasured) or _no_cases(state.options, counts)
+    elif counts["unmeasured"]:
+        verdict, reason = _partly(counts, unmeasured)
+    elif counts["both_raised"] and counts["both_raised"] == counts["identical"]:
+        verdict, reason = Verdict.UNMEASURED, "not exercised: every case raised the same exception in both arms"
+    notes = list(dict.fromkeys([*item.notes, *[n for u in units for n in u.notes]]))
+    notes += [f"{count} cases not measured: {text}" for text, count in unmeasured.most_common(5)]
+    if counts["left_out"]:
+        notes.append(f"{counts['left_out']} cases outside the contract were left out (--contract-only)")
+    if counts["cut"]:
+        notes.append("the time budget ended before all cases were run")
+    return TargetResult(
+        name=item.outline.name,
+        head=state.options.heads[item.head_index],
+        symbol={"base": item.base.symbol, "head": item.head.symbol},
+        verdict=verdict,
+        reason=reason,
+        code=item.code,
+        standins=item.standins,
+        adapters=tuple(sorted({a for u in units for a in u.adapters})),
+        mode=_mode(item, state.options.device),
+        cases=CaseCounts(
+            executed=counts["executed"],
+            identical=counts["identical"],
+            different=counts["different"],
+            expected=0,
+            unmeasured=min(counts["unmeasured"], counts["executed"]),
+        ),
+        mismatches=tuple(
+            Mismatch(**{**m, "index": tuple(m["index"]), "detail": tuple(m["detail"])})
+            for m in mismatches[:MISMATCHES_SHOWN]
+        ),
+        mismatches_total=counts["mismatches"],
+        kinds=dict(kinds.most_common()),
+        outside_contract=counts["outside_contract"],
+        aa={"cases": counts["aa_cases"], "differences": counts["aa_differences"]},
+        both_raised=counts["both_raised"],
+        notes=tuple(notes),
+        closure=_closures(item),
+        seconds=round(max((u.seconds for u in units), default=0.0), 3),
+    )
+
+
+def _reason(unmeasured: Counter[str]) -> str:
+    """The most frequent reason, an api-change first: it says what to do."""
+    for text, _ in unmeasured.most_common():
+        if text.startswith("api-change"):
+            return text
+    return unmeasured.most_common(1)[0][0] if unmeasured else ""
+
+
+def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, str]:
+    """Some cases were compared and equal, some were not compared.
+
+    Cases that neither arm can run, or that ask one arm for what it does not have, do not stain those that were
+    compared; a base that is not deterministic, or a run cut short by crashes, does.
+    """
+    stains = [text for text in unmeasured if not text.startswith(("api-change", "not exercised", "both arms end alike"))]
+    if stains:
+        return Verdict.UNMEASURED, f"{counts['unmeasured']} of {counts['executed']} cases: {_reason(unmeasured)}"
+    return Verdict.IDENTICAL, ""
+
+
+def _no_cases(options: RunOptions, counts: Counter[str]) -> str:
+    if options.case:
+        return f"no case has the id {options.case}"
+    if counts["left_out"]:
+        return "every case is outside the contract and --contract-only leaves those out"
+    kinds = f" of kind {', '.join(options.cases)}" if options.cases else ""
+    return f"zero cases{kinds}: nothing was compared"
+
+
+def _environment(options: RunOptions) -> dict[str, Any]:
+    versions = {}
+    for name in ("torch", "triton", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "difftest": difftest.__version__,
+        "python": platform.python_version(),
+        **versions,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": options.device,
+        "host": options.host or "stand-ins",
+        "exceptions": options.exceptions,
+        "seed": options.seed,
+    }
+
+
+def _command(options: RunOptions) -> str:
+    words = ["difftest", "run", "--base", options.base]
+    for head in options.heads:
+        words += ["--head", head]
+    for target in options.targets:
+        words += ["--target", target]
+    if options.execute_same:
+        words.append("--all")
+    return shlex.join(words)
+
+
+def identities(specs: Sequence[str], repo: Path | None = None) -> list[Identity]:
+    """The resolved identities of some trees."""
+    found = []
+    for spec in specs:
+        with open_tree(spec, repo) as tree:
+            found.append(tree.identity)
+    return found
+
+
+__all__ = ["CASE_KINDS", "Observer", "RunOptions", "Silent", "identities", "run"]
+
+if sys.platform == "win32":
+    raise ImportError("difftest needs fork, which Windows lacks; use WSL or a container")

@@ -1,0 +1,200 @@
+"""Turns what a call returned into plain immutable data that can be compared with `==` and explained later.
+
+A frozen value is one of
+    ("int", 3)  ("float", b"8 bytes")  ("str", "x")  ("NoneType", None) ...           a scalar, exact by type and bits
+    ("ints", "list", (1, 2, 3))                                                       a list or tuple of plain ints
+    ("items", "list", (frozen, ...))                                                  any other list or tuple
+    ("fields", "ClassName", (("name", frozen), ...))                                  named tuple, dataclass, object
+    ("dict", "dict", ((key, frozen), ...))                                            keys by their text, sorted
+    ("tensor", "torch.float32", shape, strides, device, bytes)                        bytes in row-major order
+    ("ndarray", "<f4", shape, strides, "", bytes)
+    ("storage", "torch.float32", shape, strides, offset, bytes of the whole storage)  an input, with its gaps
+    ("generator", device, state bytes)
+    ("opaque", "ClassName")                                                           compared by class only
+    ("again", n)                                                                      an object met before
+Strides of axes that no element steps along are 0: nothing can depend on them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from difftest.call.rng import generator_state, tensor_bytes
+from difftest.call.values import LARGE, storage_bytes
+
+Frozen = tuple[Any, ...]
+
+_INT_ONLY = frozenset({int})
+_PLAIN = (int, bool, str, bytes, type(None))
+
+
+class Freezer:
+    """Freezes values; remembers the memory of every tensor and array it met, for the alias graph.
+
+    Args:
+        whole: freeze the whole storage of each tensor, gaps and guard rows included, as inputs need.
+
+    Attributes:
+        name: what is being frozen now.
+        memory: (name, address of the first element, address of the storage, its bytes) of each array met, in order.
+    """
+
+    __slots__ = ("_alive", "_seen", "_whole", "memory", "name")
+
+    def __init__(self, whole: bool = False) -> None:
+        self.memory: list[tuple[str, int, int, int]] = []
+        self.name = ""
+        self._whole = whole
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def __call__(self, value: Any) -> Frozen:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return self._sequence(value, kind.__name__)
+        if kind is torch.Tensor:
+            return self._tensor(value)
+        if kind in _PLAIN:
+            return (kind.__name__, value)
+        if kind is float:
+            return ("float", struct.pack("<d", value))
+        if kind is np.ndarray:
+            return self._array(value)
+        if kind is dict:
+            return self._mapping(value)
+        return self._other(value, kind)
+
+    def _sequence(self, value: Any, name: str) -> Frozen:
+        kinds = set(map(type, value))
+        if kinds == _INT_ONLY:
+            return ("ints", name, tuple(value))
+        return ("items", name, tuple([self(item) for item in value]))
+
+    def _tensor(self, value: torch.Tensor) -> Frozen:
+        if value.layout is not torch.strided:
+            return (
+                "fields",
+                "Tensor",
+                (("layout", ("str", str(value.layout))), ("dense", self(value.to_dense()))),
+            )
+        device = value.device.type
+        shape = tuple(value.shape)
+        strides = _relevant(shape, value.stride())
+        if device == "meta":
+            return ("tensor", str(value.dtype), shape, strides, device, b"")
+        storage = value.untyped_storage()
+        size = storage.nbytes()
+        if size:
+            self.memory.append((self.name, value.data_ptr(), storage.data_ptr(), size))
+        if self._whole:
+            if size >= LARGE:
+                return ("opaque", f"lazily reserved storage of {size} bytes")
+            if device != "cpu":
+                storage = storage.cpu()
+            return (
+                "storage",
+                str(value.dtype),
+                shape,
+                value.stride(),
+                value.storage_offset(),
+                storage_bytes(storage),
+            )
+        plain = value.detach()
+        if device != "cpu":
+            plain = plain.cpu()
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        if not plain.is_contiguous():
+            plain = plain.contiguous()
+        return ("tensor", str(value.dtype), shape, strides, device, tensor_bytes(plain))
+
+    def _array(self, value: np.ndarray[Any, Any]) -> Frozen:
+        if value.dtype.hasobject:
+            return ("items", "ndarray[object]", tuple(self(item) for item in value.ravel().tolist()))
+        base = value
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        if base.nbytes:
+            first = value.__array_interface__["data"][0]
+            root = base.__array_interface__["data"][0] if base is not value else first
+            self.memory.append((self.name, first, root, base.nbytes))
+        strides = _relevant(value.shape, value.strides)
+        return ("ndarray", value.dtype.str, value.shape, strides, "", value.tobytes())
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Frozen:
+        items = [(_key_text(key), self(item)) for key, item in value.items()]
+        items.sort(key=lambda item: item[0])
+        return ("dict", type(value).__name__, tuple(items))
+
+    def _other(self, value: Any, kind: type) -> Frozen:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value.as_subclass(torch.Tensor))
+        if isinstance(value, np.generic):
+            return ("numpy." + kind.__name__, value.tobytes())
+        if isinstance(value, enum.Enum):
+            return ("enum " + kind.__name__, value.name)
+        if isinstance(value, torch.Generator):
+            return ("generator", value.device.type, generator_state(value))
+        if isinstance(value, torch.dtype | torch.device | torch.Size | np.dtype | complex | range | slice):
+            return (kind.__name__, str(value))
+        if isinstance(
+            value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType
+        ):
+            return ("reference", getattr(value, "__qualname__", getattr(value, "__name__", kind.__name__)))
+        if id(value) in self._seen:
+            return ("again", self._seen[id(value)])
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return (
+                "fields",
+                kind.__name__,
+                tuple((name, self(item)) for name, item in zip(value._fields, value, strict=True)),
+            )
+        if isinstance(value, list | tuple):
+            return self._sequence(value, kind.__name__)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, set | frozenset):
+            return ("items", kind.__name__, tuple(sorted((self(item) for item in value), key=repr)))
+        if isinstance(value, int | float | str | bytes):  # a subclass of a plain type
+            return (kind.__name__, str(value))
+        if dataclasses.is_dataclass(value):
+            names = [f.name for f in dataclasses.fields(value)]
+            extra = [n for n in getattr(value, "__dict__", ()) if n not in names]
+            return (
+                "fields",
+                kind.__name__,
+                tuple((n, self(getattr(value, n, None))) for n in [*names, *extra]),
+            )
+        state = getattr(value, "__dict__", None)
+        slots = [n for cls in kind.__mro__ for n in _slots(cls) if hasattr(value, n)]
+        if state is not None or slots:
+            fields = [(n, self(item)) for n, item in (state or {}).items()]
+            fields += [(n, self(getattr(value, n))) for n in slots]
+            return ("fields", kind.__name__, tuple(fields))
+        return ("opaque", kind.__name__)
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = cls.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
+
+
+def _relevant(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    if 0 in shape:
+        return (0,) * len(shape)
+    return tuple([0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)])
+
+
+def _key_text(key: Any) -> str:
+    return key if type(key) is str else f"{type(key).__name__} {key!r}" if type(key) is not int else str(key)

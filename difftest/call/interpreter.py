@@ -1,0 +1,245 @@
+"""Bridges for what Triton's CPU interpreter (TRITON_INTERPRET=1) cannot run of sampler kernels.
+
+Each bridge gives a construct that compiles on a GPU, but raises under the interpreter of Triton 3.9, the meaning it
+has there. Nothing that works without the bridges gives another result with them. They serve both arms alike.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+_bridged: tuple[str, ...] | None = None
+
+
+def bridge() -> tuple[str, ...]:
+    """Install every bridge, once a process. Call after `triton` is imported and before a kernel runs.
+
+    Returns:
+        What was bridged, in words; empty when Triton compiles, which is left as it is.
+    """
+    global _bridged
+    if _bridged is None:
+        _bridged = _install() if interpreting() else ()
+    return _bridged
+
+
+def interpreting() -> bool:
+    """Whether kernels run in Triton's CPU interpreter."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on", "y")
+
+
+def _install() -> tuple[str, ...]:
+    from triton.runtime import interpreter
+
+    _libdevice(interpreter)
+    _masks(interpreter)
+    _range_indices(interpreter)
+    _not_a_number(interpreter)
+    _patched_once(interpreter)
+    return (
+        "libdevice functions are numpy's",
+        "a mask joining a block and a scalar is a mask",
+        "a range index has .to()",
+        "the argmax of nothing but NaN is its first element",
+    )
+
+
+# -- libdevice: its Python functions are placeholders that return None ---------------------------------------------
+
+LIBDEVICE: dict[str, Callable[[Any], Any]] = {
+    "log1p": np.log1p,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "rint": np.rint,
+}
+"""libdevice functions of one float argument, and the numpy function that gives their value in the same dtype."""
+
+LIBDEVICE_TESTS: dict[str, Callable[[Any], Any]] = {
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "signbit": np.signbit,
+}
+"""libdevice functions of one float argument whose result is a boolean (int1)."""
+
+
+def _libdevice(interpreter: Any) -> None:
+    import triton.language as tl
+    from triton.language.extra import libdevice
+
+    def elementwise(name: str, function: Callable[[Any], Any], boolean: bool) -> Callable[..., Any]:
+        def call(value: Any, **_: Any) -> Any:
+            value = interpreter.interpreter_semantic.to_tensor(value)
+            scalar = value.type.scalar
+            if scalar not in (tl.float32, tl.float64):
+                raise TypeError(f"libdevice.{name} takes float32 or float64, not {scalar}")
+            with np.errstate(all="ignore"):
+                data = function(value.handle.data)
+            result = tl.int1 if boolean else scalar
+            shape = value.type.shape if value.type.is_block() else None
+            kind = result if shape is None else tl.block_type(result, shape)
+            return tl.tensor(interpreter.TensorHandle(data, result), kind)
+
+        call.__name__ = name
+        return call
+
+    for boolean, functions in ((False, LIBDEVICE), (True, LIBDEVICE_TESTS)):
+        for name, function in functions.items():
+            setattr(libdevice, name, elementwise(name, function, boolean))
+
+
+# -- masks: the comparison of two scalars keeps their integer dtype when it is spread over a block -----------------
+
+
+def _masks(interpreter: Any) -> None:
+    import triton.language as tl
+
+    builder = interpreter.InterpreterBuilder
+
+    def boolean(mask: Any) -> Any:
+        if mask.data.dtype == np.bool_:
+            return mask
+        return interpreter.TensorHandle((mask.data & 1).astype(np.bool_), tl.int1)
+
+    load, store, update = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
+
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        return load(self, ptrs, boolean(mask), *rest, **named)
+
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        return store(self, ptrs, value, boolean(mask), *rest, **named)
+
+    def create_atomic_rmw(self: Any, operation: Any, ptr: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        return update(self, operation, ptr, value, boolean(mask), *rest, **named)
+
+    builder.create_masked_load = create_masked_load
+    builder.create_masked_store = create_masked_store
+    builder.create_atomic_rmw = create_atomic_rmw
+
+
+# -- range indices: the interpreter hands out plain ints -----------------------------------------------------------
+
+
+class RangeIndex(int):
+    """An index of a loop in a kernel: an int that has the `.to(dtype)` of the scalar it is on a GPU.
+
+    Sums, differences and products with ints stay indices, so `(i * BLOCK).to(tl.int64)` works too.
+    """
+
+    def to(self, dtype: Any, **options: Any) -> Any:
+        from triton.runtime import interpreter
+
+        return interpreter.interpreter_semantic.to_tensor(int(self)).to(dtype, **options)
+
+    def __add__(self, other: int) -> Any:
+        return _index(int.__add__(self, other))
+
+    def __sub__(self, other: int) -> Any:
+        return _index(int.__sub__(self, other))
+
+    def __mul__(self, other: int) -> Any:
+        return _index(int.__mul__(self, other))
+
+    def __radd__(self, other: int) -> Any:
+        return _index(int.__radd__(self, other))
+
+    def __rsub__(self, other: int) -> Any:
+        return _index(int.__rsub__(self, other))
+
+    def __rmul__(self, other: int) -> Any:
+        return _index(int.__rmul__(self, other))
+
+    def __floordiv__(self, other: int) -> Any:
+        return _index(int.__floordiv__(self, other))
+
+    def __mod__(self, other: int) -> Any:
+        return _index(int.__mod__(self, other))
+
+
+def _index(value: Any) -> Any:
+    return RangeIndex(value) if type(value) is int else value
+
+
+def _indices(iterable: Iterable[Any]) -> Iterator[Any]:
+    for item in iterable:
+        yield _index(item)
+
+
+def _range_indices(interpreter: Any) -> None:
+    transformer = interpreter.ASTTransformer
+
+    class WithIndices(transformer):  # type: ignore[misc, valid-type]
+        def visit_For(self, node: ast.For) -> ast.AST:
+            self.generic_visit(node)
+            node.iter = ast.Call(ast.Name("_difftest_indices", ast.Load()), [node.iter], [])
+            return node
+
+    # The rewritten kernel sees the names of the interpreter's own module.
+    interpreter._difftest_indices = _indices
+    interpreter.FunctionRewriter.ast_transformer = WithIndices()
+
+
+# -- NaN: the argmax of a block without a number raises ------------------------------------------------------------
+
+
+def _not_a_number(interpreter: Any) -> None:
+    reduce = interpreter.ReduceOps
+    original = reduce.min_max
+
+    def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        data = (input[0] if isinstance(input, tuple) else input).handle.data
+        if data.dtype.kind != "f":
+            return original(self, input, val_reduce_op, idx_reduce_op)
+        lost = np.isnan(data).all(axis=self.axis, keepdims=True)
+        if not lost.any():
+            return original(self, input, val_reduce_op, idx_reduce_op)
+
+        def index_of(values: Any, **options: Any) -> Any:
+            return idx_reduce_op(np.where(lost, values.dtype.type(0), values), **options)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # "All-NaN slice", whose maximum is NaN
+            return original(self, input, val_reduce_op, index_of if idx_reduce_op is not None else None)
+
+    reduce.min_max = min_max
+
+
+# -- speed: every call of a device function patches the language module again --------------------------------------
+
+
+def _patched_once(interpreter: Any) -> None:
+    """Patch a language module once a launch; a device function called in it finds it patched already."""
+    import triton.language as tl
+
+    original = interpreter._patch_lang
+    launch = interpreter.GridExecutor.__call__
+    patched: set[int] = set()
+
+    def patch_lang(function: Any) -> Any:
+        languages = {id(v) for v in function.__globals__.values() if v is tl or v is tl.core}
+        if languages and languages <= patched:
+            return interpreter._LangPatchScope()
+        patched.update(languages)
+        return original(function)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        patched.clear()
+        with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
+            return launch(self, *args, **kwargs)
+
+    interpreter._patch_lang = patch_lang
+    interpreter.GridExecutor.__call__ = call

@@ -1,0 +1,169 @@
+"""One case in one arm: state restored, called, and everything that came of it taken down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from difftest.call.freeze import Freezer, Frozen
+from difftest.call.poison import POISON
+from difftest.call.rng import GlobalStates
+from difftest.call.values import Copier, has_large
+from difftest.errors import ApiChange, LiftError
+from difftest.target import Arm, Call, Case, Pool, Target
+
+
+class Outcome(NamedTuple):
+    """What a call did. Two outcomes are identical when these are equal.
+
+    Attributes:
+        returned: the return value, frozen; None when it raised.
+        raised: (class, normalised message), or None.
+        changed: inputs that are not as they were, frozen whole, by name; generators among them.
+        watched: state of further objects after the call, by name.
+        rng: process-wide generator states after the call when they moved, by position in GlobalStates.NAMES.
+        aliases: which arrays of the return value share memory: (number of the array, with what, byte offset).
+    """
+
+    returned: Frozen | None
+    raised: tuple[str, str] | None
+    changed: tuple[tuple[str, Frozen], ...]
+    watched: tuple[tuple[str, Frozen], ...]
+    rng: tuple[Any, ...] | None
+    aliases: tuple[tuple[int, str, int], ...]
+
+
+@dataclass(frozen=True)
+class NotCalled:
+    """The case did not come to a call in this arm.
+
+    Attributes:
+        reason: begins `api-change:` when the arm asks for what the case lacks.
+    """
+
+    reason: str
+
+
+_ENVIRONMENT = (ImportError, LiftError)
+_ENVIRONMENT_MESSAGE = re.compile(
+    r"pin(ned)?[ _]memory|CUDA driver|NVIDIA driver|not compiled with CUDA|no active drivers|stand-in|interpreter builder|"
+    r"Cannot call @triton.jit'd outside|AITER is not there",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
+
+class Caller:
+    """Calls targets in one worker process.
+
+    Args:
+        device: `cpu` or `cuda`.
+        states: the process-wide generators, restored before every call.
+        scrub: takes what differs between arms by name only (module prefixes, folders) out of a message.
+    """
+
+    def __init__(self, device: str, states: GlobalStates, scrub: Callable[[str], str]) -> None:
+        self.device = device
+        self.states = states
+        self.scrub = scrub
+        self.environment_errors: dict[str, None] = {}
+
+    def call(
+        self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int
+    ) -> Outcome | NotCalled:
+        """Run one case in one arm under one poison fill.
+
+        `pool` is the case's pristine pool: it is copied, never given to the arm. An exception is part of the
+        outcome, SystemExit included.
+        """
+        try:
+            private: Pool = Copier(arm)(pool if not has_large(pool) else case.build())
+            prepared = self._prepare(target, symbol, arm, private)
+        except ApiChange as error:
+            return NotCalled(f"api-change: {error}")
+        except LiftError as error:
+            return NotCalled(str(error))
+        except Exception as error:
+            if isinstance(error, _ENVIRONMENT):
+                return NotCalled(f"not exercised: {type(error).__name__}: {self.scrub(str(error))}")
+            return NotCalled(
+                f"inputs could not be made in {arm.label}: {type(error).__name__}: {self.scrub(str(error))}"
+            )
+        before = Freezer(whole=True)
+        first = {}
+        for name, value in private.items():
+            before.name = name
+            first[name] = before(value)
+        self.states.after()
+        result: Any = None
+        raised: tuple[str, str] | None = None
+        POISON.allocations = 0
+        POISON.fill = fill
+        try:
+            result = prepared.fn(*prepared.args, **prepared.kwargs)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+        except BaseException as error:
+            POISON.fill = None
+            raised = self._exception(error)
+        finally:
+            POISON.fill = None
+        rng = self.states.after()
+        output = Freezer()
+        output.name = "return"
+        returned = output(result) if raised is None else None
+        watched = tuple([(name, self._watch(output, name, value)) for name, value in prepared.watch.items()])
+        after = Freezer(whole=True)
+        changed = []
+        for name, value in private.items():
+            after.name = name
+            now = after(value)
+            if now != first[name]:
+                changed.append((name, now))
+        return Outcome(returned, raised, tuple(changed), watched, rng, _aliases(output.memory, before.memory))
+
+    def _prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
+        if target.prepare is not None:
+            return target.prepare(arm, pool)
+        function = arm.get(symbol)
+        return Call(function, kwargs=arm.bind(function, pool))
+
+    def _watch(self, freezer: Freezer, name: str, value: Any) -> Frozen:
+        freezer.name = name
+        return freezer(value)
+
+    def _exception(self, error: BaseException) -> tuple[str, str]:
+        name = type(error).__qualname__
+        message = _ADDRESS.sub("0x...", self.scrub(str(error)))[:2000]
+        if isinstance(error, _ENVIRONMENT) or _ENVIRONMENT_MESSAGE.search(message):
+            self.environment_errors[f"{name}: {message[:300]}"] = None
+            return ("environment", f"{name}: {message}")
+        return name, message
+
+
+def is_environment(outcome: Outcome) -> bool:
+    """Whether a call failed because of where it ran, not because of what it computes."""
+    return outcome.raised is not None and outcome.raised[0] == "environment"
+
+
+def _aliases(
+    outputs: list[tuple[str, int, int, int]], inputs: list[tuple[str, int, int, int]]
+) -> tuple[tuple[int, str, int], ...]:
+    if not outputs:
+        return ()
+    found = []
+    for number, (_, address, storage, _) in enumerate(outputs):
+        for name, _, start, size in inputs:
+            if start <= storage < start + size:
+                found.append((number, name, address - start))
+                break
+        else:
+            for earlier in range(number):
+                if outputs[earlier][2] == storage:
+                    found.append((number, f"output {earlier}", address - outputs[earlier][1]))
+                    break
+    return tuple(found)

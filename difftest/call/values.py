@@ -1,0 +1,141 @@
+"""A case's pool of values: its content hash, and a private copy of it for each call."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from difftest.target import Arm, Made, Pool, Seeded
+
+LARGE = 1 << 30
+"""Storages of this many bytes and more are lazily reserved memory: made anew for each call, never read whole."""
+
+
+def case_id(target: str, pool: Pool) -> str:
+    """The id of a case: a hash of its content, the same on every machine. 16 hex digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(target.encode())
+    storages: dict[int, int] = {}
+    _hash(digest, pool, storages)
+    return digest.hexdigest()
+
+
+def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
+    kind = type(value)
+    if kind is torch.Tensor:
+        storage = value.untyped_storage()
+        address = storage.data_ptr()
+        number = storages.setdefault(address, len(storages)) if address else -1
+        layout = (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset(), number)
+        digest.update(repr(layout).encode())
+        if number == len(storages) - 1 and storage.nbytes() < LARGE:
+            plain = storage if storage.device.type == "cpu" else storage.cpu()
+            digest.update(storage_bytes(plain))
+    elif kind is np.ndarray:
+        digest.update(f"nd{value.dtype.str}{value.shape}{value.strides}".encode())
+        digest.update(value.tobytes())
+    elif kind in (list, tuple):
+        digest.update(f"{kind.__name__}{len(value)}".encode())
+        if set(map(type, value)) == {int}:
+            digest.update(repr(value).encode())
+        else:
+            for item in value:
+                _hash(digest, item, storages)
+    elif isinstance(value, Mapping):
+        digest.update(f"map{len(value)}".encode())
+        for key, item in value.items():
+            digest.update(repr(key).encode())
+            _hash(digest, item, storages)
+    elif kind is float:
+        digest.update(b"f" + struct.pack("<d", value))
+    elif kind is Made:
+        digest.update(f"made{value.symbol}".encode())
+        _hash(digest, value.fields, storages)
+    elif value is None or kind in (int, bool, str, bytes, Seeded, torch.dtype, torch.device):
+        digest.update(f"{kind.__name__}{value!r}".encode())
+    elif isinstance(value, np.generic):
+        digest.update(f"{value.dtype.str}".encode() + value.tobytes())
+    else:
+        raise TypeError(
+            f"a case cannot hold a {kind.__qualname__}; use tensors, arrays, plain values, Seeded or Made"
+        )
+
+
+def storage_bytes(storage: Any) -> bytes:
+    """The bytes of a storage in CPU memory."""
+    return ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
+
+
+def has_large(value: Any) -> bool:
+    """Whether a pool holds lazily reserved memory."""
+    if isinstance(value, torch.Tensor):
+        return value.untyped_storage().nbytes() >= LARGE
+    if isinstance(value, Made):
+        return has_large(value.fields)
+    if isinstance(value, Mapping):
+        return any(has_large(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(has_large(item) for item in value)
+
+
+class Copier:
+    """Copies a pool for one call in one arm. Strides, offsets, gaps and shared storages are kept."""
+
+    __slots__ = ("arm", "device", "storages")
+
+    def __init__(self, arm: Arm) -> None:
+        self.arm = arm
+        self.device = arm.device
+        self.storages: dict[int, Any] = {}
+
+    def __call__(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is torch.Tensor:
+            return self._tensor(value)
+        if kind is np.ndarray:
+            return np.copy(value) if value.flags.c_contiguous else _same_strides(value)
+        if kind is list:
+            return [self(item) for item in value] if value and set(map(type, value)) != {int} else list(value)
+        if kind is tuple:
+            return tuple(self(item) for item in value)
+        if kind is dict:
+            return {key: self(item) for key, item in value.items()}
+        if kind is Seeded:
+            return torch.Generator(device=self.device).manual_seed(value.seed)
+        if kind is Made:
+            return self.arm.make(value.symbol, {k: self(v) for k, v in value.fields.items()}, value.optional)
+        return value
+
+    def _tensor(self, value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        size, address = storage.nbytes(), storage.data_ptr()
+        if size >= LARGE:
+            return value
+        copied = self.storages.get(address)
+        if copied is None:
+            if size == value.nbytes and value.is_contiguous() and self.device == "cpu":
+                copy = value.clone()
+                self.storages[address] = copy.untyped_storage()
+                return copy
+            copied = storage.clone() if self.device == "cpu" else storage.cuda()
+            self.storages[address] = copied
+        out = torch.tensor([], dtype=value.dtype, device=self.device)
+        return out.set_(copied, value.storage_offset(), value.shape, value.stride())
+
+
+def _same_strides(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy of an array that is not contiguous, with the same (absolute) strides."""
+    strides = tuple(abs(s) for s in value.strides)
+    last = (
+        sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True)) if value.size else -value.itemsize
+    )
+    copy = np.lib.stride_tricks.as_strided(
+        np.zeros(last // value.itemsize + 1, value.dtype), value.shape, strides
+    )
+    copy[...] = value
+    return copy

@@ -1,0 +1,92 @@
+"""The command line: parse, call :mod:`difftest.api`, exit. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import difftest
+from difftest.errors import DifftestError
+
+_TREE = "a revision, WORKTREE, a folder, a wheel or sdist file, or pypi:NAME==VERSION"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(difftest.__version__, prog_name="difftest")
+def cli() -> None:
+    """Does a change to LLM sampler code change what the sampler does?
+
+    Two versions are lifted out of their trees, loaded in one interpreter and given the same cases; every byte that
+    differs is reported. Exit codes: 0 identical or expected, 1 different, 2 usage or tool error, 3 unmeasured,
+    4 a speed gate failed, 130 interrupted.
+    """
+
+
+@cli.command()
+@click.option("--base", metavar="TREE", help=f"The version to compare with: {_TREE}.")
+@click.option("--head", "heads", metavar="TREE", multiple=True, help="The version in question; may be given again.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
+@click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
+@click.option("--cases", "cases", metavar="KIND,...", help="Kinds of cases: grid, fuzz, recorded.")
+@click.option("--case", metavar="ID", help="Run only the case with this id.")
+@click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole run.")
+@click.option("--examples", type=int, metavar="N", help="Cases per target.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
+@click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
+@click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
+@click.option("--contract-only", is_flag=True, help="Leave out inputs that production never sends.")
+@click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
+@click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
+def run(heads: tuple[str, ...], formats: tuple[str, ...], cases: str | None, **options: Any) -> int:
+    """Run both versions on the same cases and report every difference."""
+    from rich.console import Console
+
+    from difftest import api
+    from difftest.output import Formats, Progress, show
+
+    outputs = Formats.parse(formats)
+    base = options.pop("base")
+    if base is None:
+        raise click.UsageError("Missing option '--base'.")
+    request = api.RunOptions(
+        base=base,
+        heads=heads,
+        cases=tuple(k for k in (cases or "").split(",") if k),
+        command=shlex.join(["difftest", *sys.argv[1:]]),
+        **options,
+    )
+    console = Console(stderr=True)
+    with Progress(console, len(heads)) as progress:
+        result = api.run(request, progress)
+    show(result, Console())
+    outputs.write(result)
+    return result.exit_code
+
+
+def main() -> None:
+    """Entry point: exit codes and one-line errors."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except DifftestError as error:
+        click.echo(f"difftest: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 2
+    raise SystemExit(code or 0)

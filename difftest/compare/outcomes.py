@@ -1,0 +1,448 @@
+"""What differs between two outcomes, and where, in a person's words. Pure: frozen data in, differences out."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difftest.compare.arrays import Elements, differing, elements_of, kinds_of, ulps
+from difftest.result import Kind
+
+Frozen = tuple[Any, ...]
+Undefined = Mapping[str, NDArray[np.bool_] | None]
+"""Leaf -> which elements are undefined; None when the leaf as a whole is."""
+
+_ARRAYS = ("tensor", "ndarray", "storage")
+_SEQUENCES = ("ints", "items")
+_NOTHING: Undefined = {}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One leaf that differs in one way. Fields as in :class:`difftest.result.Mismatch`."""
+
+    kind: Kind
+    leaf: str
+    base: str
+    head: str
+    index: tuple[int, ...] = ()
+    count: int = 1
+    size: int = 0
+    detail: tuple[str, ...] = ()
+
+
+def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | None]:
+    """What follows the poison: leaves of one arm's outcomes under two fills that differ, per element for arrays."""
+    found: dict[str, NDArray[np.bool_] | None] = {}
+    for path, left, right in _outcome_leaves(first, second):
+        for leaf, a, b in _differing_leaves(left, right, path):
+            if a is not None and b is not None and a[0] in _ARRAYS and a[:3] == b[:3]:
+                found[leaf] = differing(elements_of(a), elements_of(b))
+            else:
+                found[leaf] = None
+    return found
+
+
+def unstable_leaves(first: Any, second: Any) -> list[str]:
+    """Leaves that differ between two runs of the same arm from the same state: it is not deterministic there."""
+    return [
+        leaf for path, a, b in _outcome_leaves(first, second) for leaf, _, _ in _differing_leaves(a, b, path)
+    ]
+
+
+def compare(
+    base: Any,
+    head: Any,
+    base_undefined: Undefined = _NOTHING,
+    head_undefined: Undefined = _NOTHING,
+    initial: Mapping[str, Frozen] | None = None,
+    exceptions: str = "message",
+    start: tuple[Any, ...] = (),
+) -> list[Difference]:
+    """All differences between the outcomes of the two arms (:class:`difftest.call.outcome.Outcome`).
+
+    Args:
+        base_undefined, head_undefined: what :func:`undefined_leaves` says of each arm.
+        initial: the inputs before the call, by name, so that "changed in one arm only" can be shown.
+        exceptions: how exceptions are compared: `type`, `message` (type and message) or `any`.
+        start: the process-wide generators' states before both calls (:attr:`GlobalStates.start`).
+    """
+    found = list(_exceptions(base, head, exceptions))
+    walker = _Walker(base_undefined, head_undefined)
+    if base.raised is None and head.raised is None:
+        walker.walk(base.returned, head.returned, "return")
+    found += walker.take()
+    found += _inputs(base, head, walker, initial or {})
+    left, right = dict(base.watched), dict(head.watched)
+    for name in [*left, *[n for n in right if n not in left]]:
+        if name in left and name in right:
+            walker.walk(left[name], right[name], name)
+    found += walker.take()
+    found += _rng(base.rng, head.rng, start)
+    if base.raised is None and head.raised is None and base.aliases != head.aliases:
+        found.append(
+            Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases))
+        )
+    return found
+
+
+def _exceptions(base: Any, head: Any, mode: str) -> Iterator[Difference]:
+    left, right = base.raised, head.raised
+    if left == right:
+        return
+    if left is None or right is None:
+        yield Difference(Kind.EXCEPTION, "raised", _raised_text(left), _raised_text(right))
+    elif mode == "any" or (mode == "type" and left[0] == right[0]):
+        return
+    else:
+        yield Difference(Kind.EXCEPTION, "raised", _raised_text(left), _raised_text(right))
+
+
+def _raised_text(raised: tuple[str, str] | None) -> str:
+    return "returns" if raised is None else f"raises {raised[0]}: {raised[1]}".rstrip(": ")
+
+
+def _inputs(base: Any, head: Any, walker: _Walker, initial: Mapping[str, Frozen]) -> list[Difference]:
+    left, right = dict(base.changed), dict(head.changed)
+    found: list[Difference] = []
+    for name in [*left, *[n for n in right if n not in left]]:
+        if name in left and name in right:
+            walker.walk(left[name], right[name], name)
+            found += walker.take()
+            continue
+        before = initial.get(name)
+        if before is None:
+            sides = ("changed", "unchanged") if name in left else ("unchanged", "changed")
+            found.append(Difference(Kind.MUTATION, name, *sides))
+            continue
+        # The arm that left the input alone holds it as it was.
+        walker.walk(left.get(name, before), right.get(name, before), name)
+        for item in walker.take():
+            kind = item.kind if item.kind in (Kind.RNG, Kind.UNDEFINED) else Kind.MUTATION
+            who = "head leaves it unchanged" if name in left else "base leaves it unchanged"
+            found.append(
+                Difference(
+                    kind,
+                    item.leaf,
+                    item.base,
+                    item.head,
+                    item.index,
+                    item.count,
+                    item.size,
+                    (*item.detail, who),
+                )
+            )
+    return found
+
+
+def _rng(
+    base: tuple[Any, ...] | None, head: tuple[Any, ...] | None, start: tuple[Any, ...]
+) -> Iterator[Difference]:
+    names = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
+    for name, left, right, before in zip(names, base or start, head or start, start, strict=False):
+        if left != right:
+            texts = ["not used" if state == before else _state_text(state) for state in (left, right)]
+            yield Difference(
+                Kind.RNG, name, *texts, detail=("the process-wide generator's state after the call differs",)
+            )
+
+
+def _state_text(state: Any) -> str:
+    return (
+        "state "
+        + hashlib.sha256(state if isinstance(state, bytes) else repr(state).encode()).hexdigest()[:12]
+    )
+
+
+def _aliases_text(aliases: tuple[tuple[int, str, int], ...]) -> str:
+    if not aliases:
+        return "owns all its memory"
+    return "; ".join(
+        f"array {number} shares memory with {name} at byte {offset}" for number, name, offset in aliases[:6]
+    )
+
+
+class _Walker:
+    def __init__(self, base_undefined: Undefined, head_undefined: Undefined) -> None:
+        self.base_undefined = base_undefined
+        self.head_undefined = head_undefined
+        self.found: list[Difference] = []
+
+    def take(self) -> list[Difference]:
+        found, self.found = self.found, []
+        return found
+
+    def add(self, kind: Kind, leaf: str, base: str, head: str, **more: Any) -> None:
+        self.found.append(Difference(kind, leaf, base, head, **more))
+
+    def walk(self, a: Frozen, b: Frozen, path: str) -> None:
+        if a == b:
+            return
+        in_base = path in self.base_undefined and self.base_undefined[path] is None
+        in_head = path in self.head_undefined and self.head_undefined[path] is None
+        if in_base or in_head:
+            if in_base != in_head:
+                texts = ("undefined" if in_base else short(a), "undefined" if in_head else short(b))
+                self.add(Kind.UNDEFINED, path, *texts)
+            return
+        if a[0] in _ARRAYS and b[0] == a[0]:
+            self.arrays(a, b, path)
+        elif a[0] in _SEQUENCES and b[0] in _SEQUENCES:
+            self.sequences(a, b, path)
+        elif a[0] == b[0] == "fields":
+            self.fields(a, b, path)
+        elif a[0] == b[0] == "dict":
+            self.keys(a, b, path)
+        elif a[0] == b[0] == "generator":
+            self.add(
+                Kind.RNG,
+                path,
+                _state_text(a[2]),
+                _state_text(b[2]),
+                detail=("the generator's state after the call differs",),
+            )
+        elif a[0] != b[0] or a[0] in ("reference", "opaque"):
+            self.add(Kind.TYPE, path, short(a), short(b))
+        else:
+            self.add(_scalar_kind(a, b), path, short(a), short(b), detail=_scalar_detail(a, b))
+
+    def sequences(self, a: Frozen, b: Frozen, path: str) -> None:
+        if a[1] != b[1]:
+            self.add(Kind.TYPE, path, a[1], b[1])
+        left, right = a[2], b[2]
+        if len(left) != len(right):
+            self.add(Kind.STRUCTURE, path, f"{len(left)} items {_some(a)}", f"{len(right)} items {_some(b)}")
+            return
+        if a[0] == b[0] == "ints":
+            at = [i for i, (x, y) in enumerate(zip(left, right, strict=True)) if x != y]
+            if at:
+                first = at[0]
+                self.add(
+                    Kind.VALUE, path, str(left[first]), str(right[first]), index=(first,), count=len(at), size=len(left),
+                    detail=(f"base {_some(a)}", f"head {_some(b)}"),
+                )  # fmt: skip
+            return
+        for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
+            self.walk(x, y, f"{path}[{i}]")
+
+    def fields(self, a: Frozen, b: Frozen, path: str) -> None:
+        if a[1] != b[1]:
+            self.add(Kind.TYPE, path, a[1], b[1])
+        self.members(dict(a[2]), dict(b[2]), path, "{path}.{name}")
+
+    def keys(self, a: Frozen, b: Frozen, path: str) -> None:
+        if a[1] != b[1]:
+            self.add(Kind.TYPE, path, a[1], b[1])
+        self.members(dict(a[2]), dict(b[2]), path, "{path}[{name}]")
+
+    def members(self, left: dict[str, Frozen], right: dict[str, Frozen], path: str, form: str) -> None:
+        none = ("NoneType", None)
+        for name in [*left, *[n for n in right if n not in left]]:
+            leaf = form.format(path=path, name=name)
+            if name in left and name in right:
+                self.walk(left[name], right[name], leaf)
+            elif left.get(name, none) != right.get(name, none) or form.endswith("]"):
+                self.add(
+                    Kind.STRUCTURE, leaf,
+                    short(left[name]) if name in left else "absent",
+                    short(right[name]) if name in right else "absent",
+                )  # fmt: skip
+
+    def arrays(self, a: Frozen, b: Frozen, path: str) -> None:
+        tag = a[0]
+        if a[1] != b[1]:
+            self.add(Kind.DTYPE, path, _plain_dtype(a[1]), _plain_dtype(b[1]), size=int(np.prod(a[2])))
+        if a[2] != b[2]:
+            self.add(Kind.SHAPE, path, str(list(a[2])), str(list(b[2])))
+            return
+        if tag == "storage":
+            if a[3:5] != b[3:5]:
+                self.add(Kind.STRIDE, path, f"{list(a[3])} offset {a[4]}", f"{list(b[3])} offset {b[4]}")
+        elif a[3] != b[3] and a[1] == b[1]:
+            self.add(Kind.STRIDE, path, str(list(a[3])), str(list(b[3])))
+        if a[4] != b[4] and tag == "tensor":
+            self.add(Kind.TYPE, path, f"on {a[4]}", f"on {b[4]}")
+        left, right = elements_of(a), elements_of(b)
+        if a[1] != b[1]:
+            self.values_across_dtypes(left, right, path)
+            return
+        different = differing(left, right)
+        none = np.zeros(len(different), bool)
+        base_mask = self.base_undefined.get(path, none)
+        head_mask = self.head_undefined.get(path, none)
+        if base_mask is not None and head_mask is not None and (base_mask.any() or head_mask.any()):
+            one_sided = base_mask != head_mask
+            different = different & ~base_mask & ~head_mask
+            if one_sided.any():
+                at = int(np.flatnonzero(one_sided)[0])
+                self.add(
+                    Kind.UNDEFINED, path,
+                    "undefined" if base_mask[at] else left.text(at),
+                    "undefined" if head_mask[at] else right.text(at),
+                    index=left.index(at), count=int(one_sided.sum()), size=len(different),
+                )  # fmt: skip
+        at_all = np.flatnonzero(different)
+        if len(at_all):
+            for kind, at in kinds_of(left, right, at_all).items():
+                self.element(kind, left, right, at, path)
+        elif tag == "storage" and a[5] != b[5] and not (different.any()):
+            self.gaps(a, b, path, bool(base_mask is not None and base_mask.any()))
+
+    def element(self, kind: Kind, left: Elements, right: Elements, at: NDArray[np.intp], path: str) -> None:
+        first = int(at[0])
+        detail = [f"bits {left.hex(first)} against {right.hex(first)}"]
+        if kind is Kind.VALUE and (distance := ulps(left, right, at)) is not None:
+            largest = f", largest {distance.max():.0f}" if len(distance) > 1 else ""
+            detail.append(f"{distance[0]:.0f} ulp apart{largest}")
+        detail += _neighbours(left, right, first)
+        self.add(
+            kind, path, left.text(first), right.text(first), index=left.index(first), count=len(at),
+            size=len(left.words), detail=tuple(detail),
+        )  # fmt: skip
+
+    def values_across_dtypes(self, left: Elements, right: Elements, path: str) -> None:
+        every = np.arange(len(left.words))
+        x, y = left.values(every), right.values(every)
+        if left.reader.startswith("|V") or right.reader.startswith("|V"):
+            return
+        with np.errstate(all="ignore"):
+            at = np.flatnonzero(~((x == y) | ((x != x) & (y != y))))
+        if len(at):
+            first = int(at[0])
+            self.add(
+                Kind.VALUE,
+                path,
+                left.text(first),
+                right.text(first),
+                index=left.index(first),
+                count=len(at),
+                size=len(every),
+            )
+
+    def gaps(self, a: Frozen, b: Frozen, path: str, undefined: bool) -> None:
+        """Bytes of an input's storage that the view does not show: gaps between rows, guard rows."""
+        x, y = np.frombuffer(a[5], np.uint8), np.frombuffer(b[5], np.uint8)
+        if len(x) != len(y):
+            self.add(Kind.SHAPE, path, f"storage of {len(x)} bytes", f"storage of {len(y)} bytes")
+            return
+        at = np.flatnonzero(x != y)
+        first = int(at[0])
+        self.add(
+            Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(), count=len(at),
+            size=len(x), detail=(f"outside the view: byte {first} of its storage was written",),
+        )  # fmt: skip
+
+
+def _outcome_leaves(first: Any, second: Any) -> Iterator[tuple[str, Frozen | None, Frozen | None]]:
+    if first.raised != second.raised:
+        yield "raised", ("raised", first.raised), ("raised", second.raised)
+    if first.returned != second.returned:
+        yield "return", first.returned, second.returned
+    for which in ("changed", "watched"):
+        left, right = dict(getattr(first, which)), dict(getattr(second, which))
+        for name in {**left, **right}:
+            if left.get(name) != right.get(name):
+                yield name, left.get(name), right.get(name)
+    if first.rng != second.rng:
+        yield "rng", ("rng", first.rng), ("rng", second.rng)
+    if first.aliases != second.aliases:
+        yield "aliases", ("aliases", first.aliases), ("aliases", second.aliases)
+
+
+def _differing_leaves(
+    a: Frozen | None, b: Frozen | None, path: str
+) -> Iterator[tuple[str, Frozen | None, Frozen | None]]:
+    """The innermost places where two frozen values of the same structure differ."""
+    if a == b:
+        return
+    if a is not None and b is not None:
+        if a[0] == b[0] == "fields" or a[0] == b[0] == "dict":
+            left, right = dict(a[2]), dict(b[2])
+            if left.keys() == right.keys():
+                form = "{}.{}" if a[0] == "fields" else "{}[{}]"
+                for name in left:
+                    yield from _differing_leaves(left[name], right[name], form.format(path, name))
+                return
+        if a[0] in _SEQUENCES and b[0] in _SEQUENCES and len(a[2]) == len(b[2]) and "items" in (a[0], b[0]):
+            for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
+                yield from _differing_leaves(x, y, f"{path}[{i}]")
+            return
+    yield path, a, b
+
+
+def _items(frozen: Frozen) -> tuple[Frozen, ...]:
+    return tuple(("int", value) for value in frozen[2]) if frozen[0] == "ints" else frozen[2]
+
+
+def _plain_dtype(name: str) -> str:
+    return name.removeprefix("torch.")
+
+
+def _scalar_kind(a: Frozen, b: Frozen) -> Kind:
+    if a[0] == "float":
+        x, y = struct.unpack("<d", a[1])[0], struct.unpack("<d", b[1])[0]
+        if x == y:
+            return Kind.SIGN_OF_ZERO
+        if x != x and y != y:
+            return Kind.NAN_PAYLOAD
+    return Kind.VALUE
+
+
+def _scalar_detail(a: Frozen, b: Frozen) -> tuple[str, ...]:
+    if a[0] == "float":
+        return (f"bits 0x{a[1][::-1].hex()} against 0x{b[1][::-1].hex()}",)
+    return ()
+
+
+def _some(frozen: Frozen) -> str:
+    if frozen[0] == "ints":
+        shown = ", ".join(map(str, frozen[2][:8]))
+    else:
+        shown = ", ".join(short(item) for item in frozen[2][:4])
+    more = ", ..." if len(frozen[2]) > (8 if frozen[0] == "ints" else 4) else ""
+    return f"[{shown}{more}]"
+
+
+def _neighbours(left: Elements, right: Elements, at: int) -> list[str]:
+    lo, hi = max(0, at - 2), min(len(left.words), at + 3)
+    if hi - lo < 2:
+        return []
+    return [
+        "base ... " + "  ".join(left.text(i) for i in range(lo, hi)),
+        "head ... " + "  ".join(right.text(i) for i in range(lo, hi)),
+    ]
+
+
+def short(frozen: Frozen) -> str:
+    """A frozen value in a few words."""
+    tag = frozen[0]
+    if tag in _ARRAYS:
+        return f"{'ndarray' if tag == 'ndarray' else 'tensor'} {_plain_dtype(frozen[1])} {list(frozen[2])}"
+    if tag in _SEQUENCES:
+        return f"{frozen[1]} {_some(frozen)}"
+    if tag == "fields" or tag == "dict":
+        return f"{frozen[1]} of {len(frozen[2])} fields"
+    if tag == "float":
+        return repr(struct.unpack("<d", frozen[1])[0])
+    if tag == "NoneType":
+        return "None"
+    if tag == "generator":
+        return _state_text(frozen[2])
+    if tag.startswith("numpy."):
+        value = np.frombuffer(
+            frozen[1],
+            getattr(
+                np, tag.removeprefix("numpy.").rstrip("_") + ("_" if tag.endswith("_") else ""), np.uint8
+            ),
+        )
+        return f"{tag}({value[0]})" if len(value) == 1 else tag
+    if len(frozen) > 1:
+        text = repr(frozen[1]) if tag == "str" else str(frozen[1])
+        return text if tag in ("int", "bool", "str") else f"{tag} {text}"
+    return str(tag)

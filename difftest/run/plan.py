@@ -1,0 +1,204 @@
+"""What a run will compare: arms, targets, closures; decided before anything is executed. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from difftest.catalog import Outline, direct_matches
+from difftest.errors import LiftError, UsageError
+from difftest.lift.closure import Closure, Sources, find_closure
+from difftest.lift.source import SourceModule
+from difftest.lift.standins import StandIns
+from difftest.profiles import standins_for
+from difftest.trees import Tree
+
+
+class ArmSource:
+    """One arm's tree, and the folder in which its files become real files.
+
+    Attributes:
+        label: `base`, or `head`, `head2`, ... when there are several.
+        tree: where the source comes from.
+        folder: the arm's own folder; a file of the tree appears in it when it is needed.
+    """
+
+    def __init__(self, label: str, tree: Tree, folder: Path, parsed: dict[tuple[str, str], SourceModule]) -> None:
+        self.label = label
+        self.tree = tree
+        self.folder = folder
+        self.found: dict[str, tuple[str | None, bool] | None] = {}
+        self.sources = Sources(self.find, tree.read, tree.blob, parsed)
+        self._written: set[str] = set()
+
+    def find(self, name: str) -> tuple[str | None, bool] | None:
+        """(path, is_package) of a module of the tree, or None."""
+        if name not in self.found:
+            module = self.tree.module(name)
+            self.found[name] = None if module is None else (module.path, module.is_package)
+        return self.found[name]
+
+    def write(self, path: str) -> bool:
+        """Make a file of the tree a real file in the arm's folder; False when the tree has no such file."""
+        if path in self._written:
+            return True
+        data = self.tree.read(path)
+        target = self.folder / path
+        if data is None or not target.resolve().is_relative_to(self.folder.resolve()):
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        self._written.add(path)
+        return True
+
+
+@dataclass
+class Bound:
+    """A target in one arm: which symbol it is, and what that reaches; or why it cannot be had."""
+
+    symbol: str | None = None
+    closure: Closure | None = None
+    reason: str = ""
+
+
+@dataclass
+class Planned:
+    """One target, base against one head.
+
+    Attributes:
+        code: `same`, `changed`, `added`, `removed`, `absent` or `refused`.
+        reason: why it cannot be compared, when it cannot.
+    """
+
+    outline: Outline
+    base: Bound
+    head: Bound
+    head_index: int
+    code: str
+    reason: str = ""
+    standins: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+class Planner:
+    """Binds targets in arms and finds their closures, each once."""
+
+    def __init__(self, host: str | None = None) -> None:
+        self.host = host
+        self._standins: dict[str, StandIns] = {}
+        self._bound: dict[tuple[str, str], Bound] = {}
+
+    def standins(self, package: str) -> StandIns:
+        if package not in self._standins:
+            self._standins[package] = standins_for(package, self.host)
+        return self._standins[package]
+
+    def bind(self, outline: Outline, arm: ArmSource) -> Bound:
+        """The target in one arm."""
+        key = (arm.label, outline.name)
+        if key not in self._bound:
+            self._bound[key] = self._bind(outline, arm)
+        return self._bound[key]
+
+    def _bind(self, outline: Outline, arm: ArmSource) -> Bound:
+        try:
+            symbol = next((s for s in outline.symbols if arm.sources.defines(s)), None)
+            if symbol is None:
+                return Bound()
+            symbols = [symbol, *[s for s in outline.uses if arm.sources.defines(s)]]
+            return Bound(symbol, find_closure(arm.sources, symbols, self.standins(outline.package)))
+        except LiftError as error:
+            return Bound(symbol, None, str(error))
+
+    def plan(self, outline: Outline, base: ArmSource, head: ArmSource, head_index: int) -> Planned:
+        """One target, base against one head."""
+        left, right = self.bind(outline, base), self.bind(outline, head)
+        standins = sorted({n for b in (left, right) if b.closure for n in b.closure.standins})
+        planned = Planned(outline, left, right, head_index, "changed", standins=tuple(standins))
+        refused = [f"cannot be lifted from {n}: {b.reason}" for n, b in (("base", left), ("head", right)) if b.reason]
+        if refused:
+            planned.code, planned.reason = "refused", "; ".join(refused)
+        elif left.symbol is None and right.symbol is None:
+            planned.code, planned.reason = "absent", f"neither tree defines {' or '.join(outline.symbols)}"
+        elif left.symbol is None:
+            planned.code = "added"
+            planned.reason = f"api-change: added in head ({right.symbol}); base has nothing to compare it with"
+        elif right.symbol is None:
+            planned.code = "removed"
+            planned.reason = f"api-change: removed in head; base has {left.symbol}"
+        elif left.closure is not None and right.closure is not None:
+            planned.code = "same" if left.closure.digest == right.closure.digest else "changed"
+            compiled = sorted({n.partition(":")[2] for b in (left, right) if b.closure for n in b.closure.compiled})
+            if compiled:
+                planned.notes.append(f"torch.compile'd functions ran eagerly: {', '.join(compiled[:5])}")
+        return planned
+
+    def select(self, outlines: Sequence[Outline], patterns: Sequence[str], arms: Sequence[ArmSource]) -> list[Outline]:
+        """The targets that `--target` values ask for; all of them when none is given.
+
+        A raw symbol that no target is bound to selects the targets whose closure holds it.
+
+        Raises:
+            UsageError: a value matches nothing, with the names that come close.
+        """
+        if not patterns:
+            return list(outlines)
+        chosen: dict[str, Outline] = {}
+        for pattern in patterns:
+            found = direct_matches(outlines, pattern)
+            if ":" in pattern and not any(c in pattern for c in "*?["):
+                present = [arm for arm in arms if arm.sources.defines(pattern)]
+                if not present:
+                    if not found:
+                        raise UsageError(f"no symbol {pattern} in base or head; write it as package.module:qualname")
+                elif not [o for o in found if any(self.bind(o, arm).symbol for arm in present)]:
+                    found = [o for o in outlines if any(self.observes(o, arm, pattern) for arm in present)]
+                    if not found:
+                        raise UsageError(
+                            f"{pattern} exists, but no target of the catalog observes it; "
+                            "write a case file for it and give it with --cases-from"
+                        )
+            if not found:
+                raise UsageError(f"--target {pattern} matches nothing{_close(pattern, [o.name for o in outlines])}")
+            chosen.update({o.name: o for o in found})
+        return list(chosen.values())
+
+    def observes(self, outline: Outline, arm: ArmSource, symbol: str) -> bool:
+        bound = self.bind(outline, arm)
+        return bound.closure is not None and bound.closure.reaches(symbol)
+
+
+def _close(name: str, names: Sequence[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, names, 3, 0.4)
+    return f"; close: {', '.join(close)}" if close else "; `difftest targets` lists the catalog"
+
+
+def write_closures(planned: Sequence[Planned], base: ArmSource, heads: Sequence[ArmSource]) -> None:
+    """Make the files of all closures real, so that the worker need not ask for them."""
+    jobs: set[tuple[int, str]] = set()
+    arms = [base, *heads]
+    for item in planned:
+        for index, bound in ((0, item.base), (item.head_index + 1, item.head)):
+            if bound.closure is not None:
+                jobs.update((index, p.path) for p in bound.closure.pieces.values() if not p.lazy)
+    if not jobs:
+        return
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda job: arms[job[0]].write(job[1]), sorted(jobs)))
+
+
+def arm_setup(arm: ArmSource, package: str, scratch: Path) -> dict[str, Any]:
+    """What the worker needs to know of an arm."""
+    return {
+        "folder": str(arm.folder),
+        "modules": {name: found for name, found in arm.found.items()},
+        "packages": [p for p in arm.tree.top_level_packages() if (m := arm.find(p)) and m[0]] or [package],
+        "package": package,
+        "triton_cache": str(scratch / f"triton-{arm.label}"),
+    }

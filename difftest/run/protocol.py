@@ -1,0 +1,90 @@
+"""What the supervisor and its worker say to each other: JSON lines over a socket, and a board of what runs now.
+
+No torch: both sides import this.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+BASE, HEAD = 0, 1
+ARM_NAMES = ("base", "head")
+
+_RECORD = struct.Struct("<qqqqdq")  # pid, unit, case, arm, started, running
+_SIZE = 64
+
+
+class Board:
+    """A small shared file in which each child says which call it is in. Survives the child's death.
+
+    Args:
+        path: the file; made by the supervisor.
+        slots: number of children; None in a child, which only opens the file.
+    """
+
+    def __init__(self, path: Path, slots: int | None = None) -> None:
+        if slots is not None:
+            path.write_bytes(bytes(_SIZE * slots))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def enter(self, slot: int, pid: int, unit: int, case: int, arm: int) -> None:
+        """A call begins."""
+        _RECORD.pack_into(self._map, slot * _SIZE, pid, unit, case, arm, time.monotonic(), 1)
+
+    def leave(self, slot: int) -> None:
+        """The call is over."""
+        struct.pack_into("<q", self._map, slot * _SIZE + 40, 0)
+
+    def read(self, slot: int) -> tuple[int, int, int, int, float, bool]:
+        """(pid, unit, case, arm, seconds since the call began, whether it still runs)."""
+        pid, unit, case, arm, started, running = _RECORD.unpack_from(self._map, slot * _SIZE)
+        return pid, unit, case, arm, time.monotonic() - started, bool(running)
+
+
+class Channel:
+    """JSON lines over a connected socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._buffer = b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None when the other side is gone."""
+        while b"\n" not in self._buffer:
+            data = self.connection.recv(1 << 16)
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def drain(self) -> None:
+        """Throw away what has arrived."""
+        self.connection.setblocking(False)
+        try:
+            while self.connection.recv(1 << 16):
+                pass
+        except BlockingIOError:
+            pass
+        self.connection.setblocking(True)
+        self._buffer = b""
+
+    def arrived(self) -> list[dict[str, Any]]:
+        """All whole messages that can be read without waiting for more than one read."""
+        data = self.connection.recv(1 << 20)
+        if not data:
+            raise EOFError
+        self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [json.loads(line) for line in lines]

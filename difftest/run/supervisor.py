@@ -1,0 +1,364 @@
+"""Runs the planned targets in a worker process and survives what the code under test does to it. No torch.
+
+A crash, a hang or an allocation beyond the limit is the outcome of the case it happened in; the child is replaced and
+the run goes on with the next case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from difftest.errors import DifftestError
+from difftest.result import Kind
+from difftest.run.plan import ArmSource
+from difftest.run.protocol import ARM_NAMES, Board, Channel
+
+MEMORY_BYTES = 32 << 30
+RESIDENT_BYTES = 12 << 30
+MAX_DEATHS = 3
+"""Calls of one unit that may kill the child before the rest of its cases is left unmeasured."""
+
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "CUDA_HOME",
+                   "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "COVERAGE_PROCESS_START")  # fmt: skip
+
+
+@dataclass
+class Unit:
+    """A share of one target's cases, and what came of it so far."""
+
+    number: int
+    target: str
+    symbols: tuple[str, str]
+    arms: tuple[str, str]
+    share: tuple[int, int]
+    timeout: float
+    planned: Any = None
+    start: int = 0
+    dead: dict[int, list[Any]] = field(default_factory=dict)
+    deaths: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    mismatches: list[dict[str, Any]] = field(default_factory=list)
+    unmeasured: Counter[str] = field(default_factory=Counter)
+    adapters: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    began: float = 0.0
+    seconds: float = 0.0
+    finished: bool = False
+
+
+class Supervisor:
+    """Owns the worker process of one run.
+
+    Args:
+        scratch: the run's folder; the worker's home and current folder.
+        device: `cpu` or `cuda`.
+        slots: how many children work at the same time.
+    """
+
+    def __init__(self, scratch: Path, device: str, slots: int, triton_interpreter: bool) -> None:
+        self.scratch = scratch
+        self.device = device
+        self.board = Board(scratch / "board", slots)
+        self.log = scratch / "worker.log"
+        ours, theirs = socket.socketpair()
+        pairs = [socket.socketpair() for _ in range(slots)]
+        self.control = Channel(ours)
+        self.children = [Channel(mine) for mine, _ in pairs]
+        self.slots = [{"number": i, "fd": other.fileno()} for i, (_, other) in enumerate(pairs)]
+        home = scratch / "home"
+        home.mkdir(exist_ok=True)
+        environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        environment |= {
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": os.environ.get("PYTHONDONTWRITEBYTECODE", ""),
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "DIFFTEST_DEVICE": device,
+        }
+        if triton_interpreter:
+            environment["TRITON_INTERPRET"] = "1"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "difftest.run.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=home,
+                pass_fds=[theirs.fileno(), *[other.fileno() for _, other in pairs]],
+                start_new_session=True,
+            )
+        theirs.close()
+        for _, other in pairs:
+            other.close()
+
+    def setup(self, arms: Mapping[str, dict[str, Any]], modules: Sequence[str], triton: bool, host: str | None) -> None:
+        """Tell the worker what the run is about; returns at once, the worker may still be importing torch."""
+        self.control.send(
+            {
+                "arms": dict(arms),
+                "modules": list(modules),
+                "triton": triton,
+                "device": self.device,
+                "host": host,
+                "board": str(self.scratch / "board"),
+                "slots": self.slots,
+                "memory": MEMORY_BYTES,
+            }
+        )
+
+    def run(
+        self,
+        units: Sequence[Unit],
+        arms: Mapping[str, ArmSource],
+        options: Mapping[str, Any],
+        progress: Callable[[Unit, int], None],
+        finished: Callable[[Unit], None],
+        deadline: float | None = None,
+    ) -> None:
+        """Run all units; returns when each is finished.
+
+        Args:
+            progress: called with a unit and the number of cases just done.
+            finished: called when a unit is complete.
+            deadline: `time.monotonic()` after which no further unit is begun.
+
+        Raises:
+            DifftestError: the worker itself failed.
+        """
+        _Loop(self, units, arms, dict(options), progress, finished, deadline).run()
+
+    def stop(self) -> None:
+        """End the worker and all its children, whatever they do."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for channel in (self.control, *self.children):
+            channel.connection.close()
+
+    def last_words(self) -> str:
+        """The last line that the worker wrote to its log."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+            if lines:
+                return lines[-1][:300]
+        return "no message"
+
+
+class _Loop:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        units: Sequence[Unit],
+        arms: Mapping[str, ArmSource],
+        options: dict[str, Any],
+        progress: Callable[[Unit, int], None],
+        finished: Callable[[Unit], None],
+        deadline: float | None,
+    ) -> None:
+        self.supervisor = supervisor
+        self.arms = arms
+        self.options = options
+        self.progress = progress
+        self.finished = finished
+        self.deadline = deadline
+        self.waiting = deque(units)
+        self.units = {unit.number: unit for unit in units}
+        self.running: dict[int, Unit] = {}
+        self.idle: set[int] = set()
+        self.killed: dict[int, tuple[str, str]] = {}
+        self.left = len(units)
+
+    def run(self) -> None:
+        supervisor = self.supervisor
+        with selectors.DefaultSelector() as selector:
+            selector.register(supervisor.control.connection, selectors.EVENT_READ, -1)
+            for slot, channel in enumerate(supervisor.children):
+                selector.register(channel.connection, selectors.EVENT_READ, slot)
+            while self.left:
+                for key, _ in selector.select(0.1):
+                    try:
+                        self.read(key.data)
+                    except (EOFError, ConnectionError):
+                        raise DifftestError(f"the worker process ended: {supervisor.last_words()}") from None
+                self.watch()
+
+    def read(self, slot: int) -> None:
+        channel = self.supervisor.control if slot < 0 else self.supervisor.children[slot]
+        for message in channel.arrived():
+            if slot < 0:
+                self.from_parent(message)
+            else:
+                self.from_child(slot, message)
+
+    def from_parent(self, message: dict[str, Any]) -> None:
+        if "failed" in message:
+            raise DifftestError(f"the worker cannot start: {message['failed']}")
+        if "died" in message:
+            self.died(message["died"], message["status"])
+            self.supervisor.control.send({"again": True})
+
+    def from_child(self, slot: int, message: dict[str, Any]) -> None:
+        channel = self.supervisor.children[slot]
+        if "hello" in message:
+            self.idle.add(slot)
+            self.dispatch()
+        elif "find" in message:
+            label, name = message["find"]
+            found = self.arms[label].find(name)
+            if found is not None and found[0] is not None:
+                self.arms[label].write(found[0])
+            channel.send({"answer": found})
+        elif "read" in message:
+            label, path = message["read"]
+            channel.send({"answer": self.arms[label].write(path)})
+        elif "fault" in message:
+            unit = self.units[message["fault"]]
+            unit.notes.append(f"the harness failed on this target: {message['error']}")
+            unit.unmeasured[f"the harness failed: {message['error']} at {message['where'][0].strip()}"] += 1
+            unit.counts["unmeasured"] += 1
+            self.complete(slot, unit)
+        elif "result" in message:
+            self.result(slot, message)
+
+    def result(self, slot: int, message: dict[str, Any]) -> None:
+        unit = self.units[message["result"]]
+        unit.counts.update(message["counts"])
+        unit.kinds.update(message["kinds"])
+        unit.unmeasured.update(message["unmeasured"])
+        unit.mismatches += message["mismatches"]
+        unit.adapters.update(message["adapters"])
+        if message["strangers"]:
+            raise DifftestError(f"code of another arm was reached through {message['strangers'][0]}; nothing is claimed")
+        self.progress(unit, message["counts"].get("executed", 0))
+        if message["next"] is None:
+            self.complete(slot, unit)
+        else:
+            unit.start = message["next"]
+
+    def complete(self, slot: int, unit: Unit) -> None:
+        if unit.finished:
+            return
+        unit.finished = True
+        unit.seconds = time.monotonic() - unit.began
+        self.running.pop(slot, None)
+        self.left -= 1
+        self.finished(unit)
+        self.idle.add(slot)
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        while self.idle and self.waiting:
+            unit = self.waiting.popleft()
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                unit.counts["unmeasured"] += 1
+                unit.unmeasured["the time budget ended before this target was begun"] += 1
+                unit.finished = True
+                self.left -= 1
+                self.finished(unit)
+                continue
+            slot = self.idle.pop()
+            unit.began = unit.began or time.monotonic()
+            self.running[slot] = unit
+            self.supervisor.children[slot].send(
+                {
+                    "unit": {
+                        "number": unit.number,
+                        "target": unit.target,
+                        "symbols": unit.symbols,
+                        "arms": unit.arms,
+                        "share": unit.share,
+                        "start": unit.start,
+                        "dead": unit.dead,
+                        "options": self.options,
+                    }
+                }
+            )
+
+    # -- deaths ---------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Kill children whose call takes too long or holds too much memory."""
+        for slot, unit in self.running.items():
+            if slot in self.killed:
+                continue
+            pid, number, _, _, seconds, running = self.supervisor.board.read(slot)
+            if not running or number != unit.number:
+                continue
+            if seconds > unit.timeout:
+                self.kill(slot, pid, Kind.TIMEOUT, f"still running after {unit.timeout:g} s")
+            elif (held := _resident(pid)) > RESIDENT_BYTES:
+                self.kill(slot, pid, Kind.CRASH, f"killed while holding {held >> 30} GiB of memory")
+
+    def kill(self, slot: int, pid: int, kind: str, text: str) -> None:
+        self.killed[slot] = (kind, text)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def died(self, slot: int, status: int) -> None:
+        # What the child sent before it died is still to be read.
+        channel = self.supervisor.children[slot]
+        channel.connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError, EOFError):
+            while True:
+                for message in channel.arrived():
+                    if "result" in message or "fault" in message:
+                        self.from_child(slot, message)
+        channel.drain()
+        self.idle.discard(slot)
+        unit = self.running.pop(slot, None)
+        kind, text = self.killed.pop(slot, (Kind.CRASH, _status_text(status)))
+        _, number, case, arm, _, running = self.supervisor.board.read(slot)
+        if unit is None or unit.finished:
+            return
+        unit.deaths += 1
+        if running and number == unit.number:
+            if case in unit.dead:
+                unit.dead[case].append(f"{ARM_NAMES[arm]} {text}")
+            else:
+                unit.dead[case] = [arm, str(kind), text]
+            self.supervisor.board.leave(slot)
+        else:
+            unit.unmeasured[f"the worker died outside a call ({text}): {self.supervisor.last_words()}"] += 1
+            unit.counts["unmeasured"] += 1
+            unit.start += 1
+        if unit.deaths > 2 * MAX_DEATHS or len(unit.dead) > MAX_DEATHS:
+            unit.notes.append(f"stopped after {len(unit.dead)} calls that crashed or hung; further cases were not run")
+            unit.unmeasured["not run: too many earlier cases crashed or hung"] += 1
+            unit.counts["unmeasured"] += 1
+            unit.finished = True
+            unit.seconds = time.monotonic() - unit.began
+            self.left -= 1
+            self.finished(unit)
+            return
+        self.waiting.appendleft(unit)
+
+
+def _status_text(status: int) -> str:
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"ends the process with {signal.Signals(-status).name}"
+    return f"ends the process with exit status {status}"
+
+
+def _resident(pid: int) -> int:
+    try:
+        with Path(f"/proc/{pid}/statm").open() as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

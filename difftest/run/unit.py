@@ -1,0 +1,250 @@
+"""A unit of work in a child: one target, base against one head, over a share of the target's cases."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from difftest.call.freeze import Freezer
+from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
+from difftest.call.poison import FILLS, POISON
+from difftest.call.values import Copier, case_id
+from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
+from difftest.result import MISMATCHES_SHOWN
+from difftest.run.protocol import ARM_NAMES, BASE, HEAD
+from difftest.target import Case, Pool
+
+_DETAILED_CASES = 200  # differing cases explained in full; beyond that they are counted and named by kind
+
+
+class UnitRun:
+    """Runs one unit and reports to the supervisor as it goes.
+
+    The unit: `number`, `target`, `symbols` (per arm), `arms` (labels: base, head), `share` ([k, n]: cases k, k+n, ...),
+    `start` (first case index to run), `dead` ({case index: [arm, kind, text]} for calls that killed a child),
+    `options`.
+    """
+
+    def __init__(self, child: Any, unit: dict[str, Any]) -> None:
+        self.child = child
+        self.unit = unit
+        self.target = child.targets[unit["target"]]
+        self.options = unit["options"]
+        self.caller = Caller(child.device, child.states, child.scrub)
+        self.arms = [child.arm(label) for label in unit["arms"]]
+        self.counts: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self.mismatches: list[dict[str, Any]] = []
+        self.unmeasured: Counter[str] = Counter()
+        self.detailed = 0
+
+    def run(self) -> None:
+        share, total = self.unit["share"]
+        dead = {int(index): value for index, value in self.unit["dead"].items()}
+        cases = self.cases()
+        wanted = self.options.get("case")
+        began = time.monotonic()
+        budget = self.options.get("seconds")
+        due = self.child.timed_flush()
+        done = 0
+        for index, case in enumerate(cases):
+            if index % total != share or index < self.unit["start"]:
+                continue
+            if not case.contract and self.options.get("contract_only"):
+                self.counts["left_out"] += 1
+                continue
+            pool = case.build()
+            identity = case_id(self.target.name, pool)
+            if wanted and not identity.startswith(wanted):
+                continue
+            self.one(index, case, pool, identity, dead.get(index))
+            done += 1
+            if next(due):
+                self.flush(index + 1)
+            if self.options.get("examples") and done >= self.options["examples"]:
+                break
+            if budget and time.monotonic() - began > budget:
+                self.counts["cut"] += 1
+                break
+        self.flush(None)
+
+    def cases(self) -> list[Case]:
+        kinds = self.options.get("kinds")
+        every = list(self.target.cases())
+        return [case for case in every if not kinds or case.source in kinds]
+
+    # -- one case -------------------------------------------------------------------------------------------------
+
+    def one(self, index: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> None:
+        self.counts["executed"] += 1
+        if dead is not None:
+            self.after_death(index, case, pool, identity, dead)
+            return
+        first_arm = HEAD if index % 2 else BASE
+        runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
+        uninitialised = {}
+        for arm in (first_arm, 1 - first_arm):
+            runs[arm].append(self.call(index, arm, case, pool, FILLS[0]))
+            uninitialised[arm] = POISON.allocations > 0
+        base, head = runs[BASE][0], runs[HEAD][0]
+        if isinstance(base, NotCalled) or isinstance(head, NotCalled):
+            self.not_measured(_not_called_reason(base, head))
+            return
+        if is_environment(base) or is_environment(head):
+            self.counts["both_raised"] += base.raised == head.raised
+            raised = base.raised if is_environment(base) else head.raised
+            assert raised is not None
+            who = "both arms" if base.raised == head.raised else ARM_NAMES[BASE if is_environment(base) else HEAD]
+            self.not_measured(f"not exercised: {who} cannot run here: {raised[1][:200]}")
+            return
+        # base against base, under the other fill when memory was allocated uninitialised
+        again = self.call(index, BASE, case, pool, FILLS[1] if uninitialised[BASE] else FILLS[0])
+        self.counts["aa_cases"] += 1
+        base_undefined: dict[str, Any] = {}
+        if again != base:
+            third = again if not uninitialised[BASE] else self.call(index, BASE, case, pool, FILLS[0])
+            if third != base:
+                self.counts["aa_differences"] += 1
+                leaves = unstable_leaves(base, third)
+                self.not_measured(f"base is not deterministic: base against base differs at {', '.join(leaves[:3])}")
+                return
+            base_undefined = undefined_leaves(base, again)
+        head_undefined: dict[str, Any] = {}
+        unsteady: list[str] = []
+        if uninitialised[HEAD]:
+            other = self.call(index, HEAD, case, pool, FILLS[1])
+            if other != head:
+                third = self.call(index, HEAD, case, pool, FILLS[0])
+                if third == head:
+                    head_undefined = undefined_leaves(head, other)
+                else:
+                    unsteady = unstable_leaves(head, third)
+        if base.raised is not None and base.raised == head.raised:
+            self.counts["both_raised"] += 1
+        if base == head and not base_undefined and not head_undefined:
+            self.counts["identical"] += 1
+            return
+        initial = self.initial(pool, base, head)
+        found = compare(
+            base,
+            head,
+            base_undefined,
+            head_undefined,
+            initial,
+            self.options.get("exceptions", "message"),
+            self.child.states.start,
+        )
+        if not found:
+            self.counts["identical"] += 1
+            return
+        if unsteady:
+            note = f"head is not deterministic at {', '.join(unsteady[:3])}"
+            found = [_with_detail(item, note) for item in found]
+        self.differs(case, identity, found)
+
+    def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
+        child = self.child
+        child.board.enter(child.slot, child.pid, self.unit["number"], index, arm)
+        try:
+            return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
+        finally:
+            child.board.leave(child.slot)
+
+    def initial(self, pool: Pool, base: Outcome, head: Outcome) -> dict[str, Any]:
+        """Inputs before the call, for those that one arm changed and the other did not."""
+        names = {name for name, _ in base.changed} ^ {name for name, _ in head.changed}
+        if not names:
+            return {}
+        arm = self.arms[BASE]
+        private = Copier(arm)(pool)
+        freezer = Freezer(whole=True)
+        return {name: freezer(private[name]) for name in private if name in names}
+
+    def after_death(self, index: int, case: Case, pool: Pool, identity: str, dead: list[Any]) -> None:
+        """The call of one arm killed a child; what the other arm does decides what that means."""
+        arm, kind, text = dead[0], dead[1], dead[2]
+        other = dead[3] if len(dead) > 3 else None
+        if other is not None:
+            self.not_measured(f"both arms end alike: {text}; {other}")
+            self.counts["both_raised"] += 1
+            return
+        outcome = self.call(index, 1 - arm, case, pool, FILLS[0])
+        if isinstance(outcome, NotCalled):
+            self.not_measured(outcome.reason)
+            return
+        raised = outcome.raised
+        fine = "returns" if raised is None else f"raises {raised[0]}: {raised[1]}"[:300]
+        sides = (text, fine) if arm == BASE else (fine, text)
+        self.differs(case, identity, [Difference(kind, "call", *sides)])
+
+    # -- what it adds up to ---------------------------------------------------------------------------------------
+
+    def not_measured(self, reason: str) -> None:
+        self.counts["unmeasured"] += 1
+        self.unmeasured[reason] += 1
+
+    def differs(self, case: Case, identity: str, found: list[Difference]) -> None:
+        self.counts["different"] += 1
+        if not case.contract:
+            self.counts["outside_contract"] += 1
+        self.counts["mismatches"] += len(found)
+        for item in found:
+            self.kinds[str(item.kind)] += 1
+        if self.detailed >= _DETAILED_CASES:
+            return
+        self.detailed += 1
+        for item in found[:MISMATCHES_SHOWN]:
+            self.mismatches.append(
+                {
+                    "case": identity,
+                    "kind": str(item.kind),
+                    "leaf": item.leaf,
+                    "index": list(item.index),
+                    "base": item.base[:400],
+                    "head": item.head[:400],
+                    "count": item.count,
+                    "contract": case.contract,
+                    "size": item.size,
+                    "label": case.label,
+                    "request": item.index[0] if item.index and _root(item.leaf) in self.target.rows else None,
+                    "detail": [line[:400] for line in item.detail],
+                }
+            )
+
+    def flush(self, following: int | None) -> None:
+        """Send what was found since the last flush. `following` is the next case index; None when all is done."""
+        adapters = sorted({f"{name}: {note}" for name, a in zip(ARM_NAMES, self.arms, strict=True) for note in a.notes})
+        strangers = [s for a in self.arms for s in a.loader.strangers()] if following is None else []
+        self.child.channel.send(
+            {
+                "result": self.unit["number"],
+                "next": following,
+                "counts": dict(self.counts),
+                "kinds": dict(self.kinds),
+                "mismatches": self.mismatches,
+                "unmeasured": dict(self.unmeasured),
+                "adapters": adapters,
+                "strangers": strangers,
+            }
+        )
+        self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
+
+
+def _root(leaf: str) -> str:
+    return leaf.split("[")[0]
+
+
+def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> str:
+    if isinstance(base, NotCalled) and isinstance(head, NotCalled):
+        return base.reason if base.reason == head.reason else f"{base.reason}; head: {head.reason}"
+    found = base if isinstance(base, NotCalled) else head
+    assert isinstance(found, NotCalled)
+    arm = ARM_NAMES[BASE if found is base else HEAD]
+    return f"{found.reason} (in {arm})" if arm not in found.reason else found.reason
+
+
+def _with_detail(item: Difference, note: str) -> Difference:
+    return Difference(
+        item.kind, item.leaf, item.base, item.head, item.index, item.count, item.size, (*item.detail, note)
+    )

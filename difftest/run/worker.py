@@ -1,0 +1,221 @@
+"""The worker: imports torch once, then forks children that hold the arms and run the cases.
+
+Started by the supervisor as `python -m difftest.run.worker CONTROL_FD`. The parent here never runs code under test,
+so a child that crashes is replaced in milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from difftest.run.protocol import BASE, HEAD, Board, Channel
+
+_FLUSH_SECONDS = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Serve one run: wait for `setup`, then fork a child for each slot and a new one for each that dies."""
+    control = Channel(socket.socket(fileno=int(sys.argv[1])))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    from difftest.call.poison import POISON
+
+    POISON.install()
+    torch.compile = _eager
+    setup = control.receive()
+    if setup is None:
+        return 0
+    try:
+        if setup["triton"]:
+            _import_triton()
+        from difftest.catalog import load_targets
+
+        targets = load_targets(setup["modules"])
+    except Exception as error:
+        control.send({"failed": f"{type(error).__name__}: {error}"})
+        return 2
+    control.send({"ready": True})
+    gc.collect()
+    gc.freeze()
+    children: dict[int, int] = {}
+    for slot in setup["slots"]:
+        children[_fork(setup, targets, slot)] = slot
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        slot = children.pop(pid, None)
+        if slot is None:
+            continue
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        try:
+            control.send({"died": slot["number"], "status": code})
+        except OSError:
+            return 0
+        message = control.receive()
+        if message is None or not message.get("again"):
+            if not children:
+                return 0
+            continue
+        children[_fork(setup, targets, slot)] = slot
+
+
+def _import_triton() -> None:
+    try:
+        import triton  # noqa: F401
+
+        from difftest.call.interpreter import bridge
+
+        bridge()
+    except ImportError:
+        pass  # the stand-in says so, for each target that needs it
+
+
+def _eager(model: Any = None, **_: Any) -> Any:
+    """What takes the place of torch.compile: the function itself."""
+    return model if model is not None else lambda function: function
+
+
+def _fork(setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any]) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _Child(setup, targets, slot).serve()
+        code = 0
+    except BaseException as error:
+        import traceback
+
+        traceback.print_exc()
+        print(f"difftest worker: {error}", file=sys.stderr, flush=True)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return 0
+
+
+class _Child:
+    """Holds the arms and runs units of work: one target against one head."""
+
+    def __init__(self, setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any]) -> None:
+        from difftest.call.rng import GlobalStates
+
+        self.setup = setup
+        self.targets = targets
+        self.slot = slot["number"]
+        self.channel = Channel(socket.socket(fileno=slot["fd"]))
+        self.board = Board(Path(setup["board"]))
+        self.device = setup["device"]
+        limit = setup.get("memory")
+        if limit and self.device == "cpu":
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.setrecursionlimit(5000)
+        self.states = GlobalStates(self.device)
+        self.arms: dict[str, Any] = {}
+        self.pid = os.getpid()
+        self.exit = os._exit
+
+    # -- arms -----------------------------------------------------------------------------------------------------
+
+    def arm(self, label: str) -> Any:
+        """The loaded arm, made on first use."""
+        from difftest.lift.arm import LiftedArm
+        from difftest.lift.closure import Sources
+        from difftest.lift.loader import Loader
+        from difftest.profiles import standins_for
+
+        if label in self.arms:
+            return self.arms[label]
+        info = self.setup["arms"][label]
+        known: dict[str, Any] = info["modules"]
+        packages = set(info["packages"])
+        folder = info["folder"]
+
+        def find(name: str) -> tuple[str | None, bool] | None:
+            if name.partition(".")[0] not in packages:
+                return None
+            if name not in known:
+                known[name] = self.ask({"find": [label, name]})
+            found = known[name]
+            return None if found is None else (found[0], found[1])
+
+        def read(path: str) -> bytes | None:
+            file = Path(folder, path)
+            if not file.is_file():
+                self.ask({"read": [label, path]})
+            return file.read_bytes() if file.is_file() else None
+
+        os.environ["TRITON_CACHE_DIR"] = info["triton_cache"]
+        standins = standins_for(info["package"], self.setup.get("host"))
+        loader = Loader(label, Sources(find, read), standins, lambda source: str(Path(folder, source.path)))
+        self.arms[label] = LiftedArm(label, loader, self.device)
+        return self.arms[label]
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        self.channel.send(question)
+        answer = self.channel.receive()
+        if answer is None:
+            self.exit(0)
+        assert answer is not None
+        return answer["answer"]
+
+    # -- units ----------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        self.channel.drain()  # answers meant for a child that died
+        self.channel.send({"hello": self.pid})
+        while (message := self.channel.receive()) is not None:
+            if "unit" in message:
+                from difftest.run.unit import UnitRun
+
+                try:
+                    UnitRun(self, message["unit"]).run()
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    import traceback
+
+                    where = traceback.format_exc().strip().splitlines()[-3:]
+                    text = f"{type(error).__name__}: {error}"
+                    self.channel.send({"fault": message["unit"]["number"], "error": text, "where": where})
+
+    def scrub(self, text: str) -> str:
+        """Take out of a message what differs between the arms by name only."""
+        for label, info in self.setup["arms"].items():
+            text = text.replace(f"difftest_{label.replace('-', '_')}.", "").replace(info["folder"] + "/", "")
+        return text
+
+    def timed_flush(self) -> Iterator[bool]:
+        """Yields True when a quarter of a second has passed since it last did."""
+        last = time.monotonic()
+        while True:
+            now = time.monotonic()
+            due = now - last > _FLUSH_SECONDS
+            if due:
+                last = now
+            yield due
+
+
+__all__ = ["BASE", "HEAD", "main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

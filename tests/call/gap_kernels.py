@@ -1,0 +1,93 @@
+"""Kernels, one for each gap of Triton's interpreter; run as a script without a bridge, or with one.
+
+Usage: gap_kernels.py GAP bridged|plain. Prints the result as JSON, or the error in one line on standard error.
+"""
+
+import json
+import sys
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+FLOATS = [-0.5, -1.0, 0.0, 1e-9, 3.0, float("inf"), float("nan"), 2.0]
+
+
+@triton.jit
+def apply_log1p(values, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, libdevice.log1p(tl.load(values + i)))
+
+
+@triton.jit
+def apply_isnan(values, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, libdevice.isnan(tl.load(values + i)).to(tl.int32))
+
+
+@triton.jit
+def store_masked(row, out, size, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    valid = tl.load(row).to(tl.int64) >= 0
+    tl.store(out + i, i, mask=(i < size) & valid)
+
+
+@triton.jit
+def load_masked(row, out, size, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    valid = tl.load(row).to(tl.int64) >= 0
+    tl.store(out + i, tl.load(out + i, mask=(i < size) & valid, other=-7.0))
+
+
+@triton.jit
+def add_masked(row, out, size, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    valid = tl.load(row).to(tl.int64) >= 0
+    tl.atomic_add(out + i, 1.0, mask=(i < size) & valid)
+
+
+@triton.jit
+def convert_index(out, size):
+    for i in range(size):
+        tl.store(out + i.to(tl.int64), (2 * i + 1).to(tl.float32))
+
+
+@triton.jit
+def argmax(values, out, BLOCK: tl.constexpr):
+    value, index = tl.max(tl.load(values + tl.arange(0, BLOCK)), axis=0, return_indices=True)
+    tl.store(out, value)
+    tl.store(out + 1, index)
+
+
+def run(gap: str) -> list[float]:
+    out = torch.full((8,), -3.0)
+    floats = torch.tensor(FLOATS)
+    if gap == "log1p":
+        apply_log1p[(1,)](floats, out, BLOCK=8)
+    elif gap == "isnan":
+        apply_isnan[(1,)](floats, out, BLOCK=8)
+    elif gap in ("store", "load", "add"):
+        kernel = {"store": store_masked, "load": load_masked, "add": add_masked}[gap]
+        kernel[(1,)](torch.tensor([4]), out, 6, BLOCK=8)
+    elif gap == "no-row":
+        store_masked[(1,)](torch.tensor([-1]), out, 6, BLOCK=8)
+    elif gap == "index":
+        convert_index[(1,)](out, 5)
+    elif gap == "argmax":
+        argmax[(1,)](torch.full((8,), float("nan")), out, BLOCK=8)
+    elif gap == "argmax-some":
+        argmax[(1,)](floats, out, BLOCK=8)
+    return [float(x) for x in out]
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "bridged":
+        from difftest.call.interpreter import bridge
+
+        bridge()
+    try:
+        print(json.dumps(run(sys.argv[1])))
+    except Exception as error:
+        print(str(error).splitlines()[0], file=sys.stderr)
+        sys.exit(1)
