@@ -8,7 +8,7 @@ the whole grid is built in some tens of milliseconds.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,18 +194,26 @@ def cases() -> Iterator[Case]:
 def prepare(arm: Arm, pool: Pool) -> Call:
     """The call; versions whose caller discarded rows or filtered logprobs get that part of the caller around it."""
     function = arm.get(PARSE_OUTPUT)
-    takes = _takes(arm, function)
-    if "logprobs_tensors" in takes:
-        return Call(function, kwargs=arm.bind(function, pool))
-    bound = arm.bind(function, {**pool, "return_cu_num_tokens": "logprobs_tensors" in pool})
-    rows = pool.get("discard_req_indices", ()) if "discard_req_indices" not in takes else ()
+    bound = arm.bind(function, {"logprobs_tensors": None, **pool})
+    if "logprobs_tensors" in bound:
+        if bound["logprobs_tensors"] is None:
+            del bound["logprobs_tensors"]  # left to its default
+        return Call(function, kwargs=bound)
+    return _with_caller(arm, function, pool)
+
+
+def _with_caller(arm: Arm, function: Callable[..., Any], pool: Pool) -> Call:
+    """A version without `logprobs_tensors`; the oldest have no `discard_req_indices` and return the bare lists."""
+    logprobs = pool.get("logprobs_tensors")
+    bound = arm.bind(function, {**pool, "return_cu_num_tokens": logprobs is not None})
+    rows: Sequence[int] = ()
+    if "discard_req_indices" not in arm.bind(function, {**pool, "discard_req_indices": ()}):
+        arm.note("the bare list of tokens is compared as (tokens, None)")
+        rows = pool.get("discard_req_indices", ())
     if len(rows):
         arm.note("discard_req_indices: rows emptied after the call, as the caller of this version did")
-    logprobs = pool.get("logprobs_tensors")
     if logprobs is not None:
         arm.note("logprobs_tensors: filtered outside the call, where this version did it")
-    if "discard_req_indices" not in takes:
-        arm.note("the bare list of tokens is compared as (tokens, None)")
 
     def parse() -> tuple[Any, Any]:
         returned = function(**bound)
@@ -213,27 +221,16 @@ def prepare(arm: Arm, pool: Pool) -> Call:
         lists = None
         if logprobs is not None:
             ids = pool["output_token_ids"]
-            offsets = offsets or np.cumsum([0, *map(len, tokens)]).tolist()
+            if offsets is None:
+                offsets = np.cumsum([0, *map(len, tokens)]).tolist()
             kept = ((ids != PLACEHOLDER) & (ids < pool["vocab_size"])).flatten()
-            filtered = type(logprobs)(*(field[kept] for field in logprobs[:3]))
-            lists = (
-                filtered.tolists(offsets)
-                if "cu_num_generated_tokens" in _takes(arm, type(filtered).tolists)
-                else (filtered.tolists())
-            )
+            tolists = type(logprobs)(*(field[kept] for field in logprobs[:3])).tolists
+            lists = tolists(**arm.bind(tolists, {"cu_num_generated_tokens": offsets}))
         for row in rows:
             tokens[int(row)] = tokens[int(row)][:0]
         return tokens, lists
 
     return Call(parse)
-
-
-@functools.lru_cache(maxsize=64)
-def _takes(arm: Arm, function: Any) -> frozenset[str]:
-    """Which of this target's optional arguments the function takes."""
-    optional = ("discard_req_indices", "logprobs_tensors", "cu_num_generated_tokens")
-    probe = dict.fromkeys(("output_token_ids", "vocab_size", *optional))
-    return frozenset(arm.bind(function, probe)).intersection(optional)
 
 
 def _timing_pool(batch: int, max_spec_len: int, acceptance: float, vocabulary: int) -> Pool:
