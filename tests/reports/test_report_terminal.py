@@ -88,6 +88,7 @@ def progress(terminal: bool) -> str:
         bars.target("[red]" + HOSTILE, 10)
         bars.advance(EXECUTED.name, 1200)
         bars.finish(EXECUTED)
+        bars.advance(EXECUTED.name, 2560)  # a late message from a worker
         bars.finish(SAME_CODE)
         bars.finish(replace(DIFFERENT, name="[red]" + HOSTILE))
     assert isinstance(console.file, io.StringIO)
@@ -97,8 +98,8 @@ def progress(terminal: bool) -> str:
 def test_without_a_terminal_progress_is_a_plain_line_per_target() -> None:
     lines = progress(terminal=False).splitlines()
     assert lines[:2] == [
-        "[1/3] identical v1.parse_output: 2560 cases: 2560 identical, 3.2 s",
-        "[2/3] identical v1.top_k_top_p: same code, not executed, 0.01 s",
+        "[1/3] identical v1.parse_output against WORKTREE: 2560 cases: 2560 identical, 3.2 s",
+        "[2/3] identical v1.top_k_top_p against WORKTREE: same code, not executed, 0.01 s",
     ]
     assert lines[2].startswith("[3/3] different [red]\\x1b[31m[bold]a|b`c")
     assert len(lines) == 3
