@@ -212,7 +212,7 @@ class Progress:
         self._tasks[name] = self._bars.add_task(plain(name, 60), total=total_cases)
 
     def advance(self, name: str, done: int) -> None:
-        """`done` cases of the target have finished so far, in all. Ignored for a target that does not run (any more)."""
+        """`done` cases of the target have finished so far, in all; ignored unless the target runs."""
         if name in self._tasks:
             self._bars.update(self._tasks[name], completed=done)
 
@@ -222,7 +222,8 @@ class Progress:
         self._finished += 1
         self._bars.update(self._all, completed=self._finished)
         if not self._console.is_terminal:
-            line = f"[{self._finished}/{self._total}] {result.verdict} {plain(result.name, 120)} against {plain(result.head, 80)}"
+            name = f"{plain(result.name, 120)} against {plain(result.head, 80)}"
+            line = f"[{self._finished}/{self._total}] {result.verdict} {name}"
             words = f"{line}: {counts_words(result)}, {seconds_words(result.seconds)}"
             _line(self._console, words, whole=True)
 

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,7 @@ def test_the_formats_are_those_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("call", [lambda path: write(RESULT, "xml", path), lambda path: check_writable("xml", path)])
-def test_an_unknown_format_names_the_known_ones(call: object, tmp_path: Path) -> None:
-    assert callable(call)
+def test_an_unknown_format_names_the_known_ones(call: Callable[[Path], None], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'xml'; known are json, markdown, html, junit, github"):
         call(tmp_path / "x")
 
