@@ -1,7 +1,7 @@
 """What the command line does, as plain functions. No torch in this process.
 
-    result = run(RunOptions(base="main", heads=("my-branch",)))
-    print(result.verdict, result.exit_code)
+result = run(RunOptions(base="main", heads=("my-branch",)))
+print(result.verdict, result.exit_code)
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class RunOptions:
 class Observer(Protocol):
     """Is told how a run goes. The terminal's progress display is one."""
 
+    def begin(self, targets: int) -> None: ...
+
     def target(self, name: str, total_cases: int) -> None: ...
 
     def advance(self, name: str, done: int) -> None: ...
@@ -92,6 +94,9 @@ class Observer(Protocol):
 
 class Silent:
     """An observer that shows nothing."""
+
+    def begin(self, targets: int) -> None:
+        pass
 
     def target(self, name: str, total_cases: int) -> None:
         pass
@@ -149,6 +154,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         if not state.planned:
             raise NothingCompared("base and head share no target: none of the catalog's symbols is in either tree")
         lifted = time.monotonic()
+        state.observer.begin(len(state.planned))
         _execute(state, supervisor)
         results = tuple(state.results[i] for i in range(len(state.planned)))
         compared = sum(r.cases.executed or (r.code == "same") for r in results)
@@ -374,7 +380,9 @@ def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, st
     Cases that neither arm can run, or that ask one arm for what it does not have, do not stain those that were
     compared; a base that is not deterministic, or a run cut short by crashes, does.
     """
-    stains = [text for text in unmeasured if not text.startswith(("api-change", "not exercised", "both arms end alike"))]
+    stains = [
+        text for text in unmeasured if not text.startswith(("api-change", "not exercised", "both arms end alike"))
+    ]
     if stains:
         return Verdict.UNMEASURED, f"{counts['unmeasured']} of {counts['executed']} cases: {_reason(unmeasured)}"
     return Verdict.IDENTICAL, ""

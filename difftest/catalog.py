@@ -133,7 +133,9 @@ def direct_matches(outlines: Sequence[Outline], pattern: str) -> list[Outline]:
         return [o for o in outlines if any(s == pattern or s.startswith(pattern + ".") for s in o.symbols)]
     exact = [o for o in outlines if o.name == pattern]
     return exact or [
-        o for o in outlines if fnmatch.fnmatchcase(o.name, pattern) or any(fnmatch.fnmatchcase(s, pattern) for s in o.symbols)
+        o
+        for o in outlines
+        if fnmatch.fnmatchcase(o.name, pattern) or any(fnmatch.fnmatchcase(s, pattern) for s in o.symbols)
     ]
 
 

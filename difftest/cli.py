@@ -63,12 +63,57 @@ def run(heads: tuple[str, ...], formats: tuple[str, ...], cases: str | None, **o
         command=shlex.join(["difftest", *sys.argv[1:]]),
         **options,
     )
-    console = Console(stderr=True)
-    with Progress(console, len(heads)) as progress:
+    with Progress(Console(stderr=True)) as progress:
         result = api.run(request, progress)
     show(result, Console())
     outputs.write(result)
     return result.exit_code
+
+
+@cli.command()
+@click.option("--base", metavar="TREE", help=f"Say what each target reaches in this version: {_TREE}.")
+@click.option("--head", metavar="TREE", help="Say what the change from base to this version affects.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
+@click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
+@click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write the list as JSON.")
+def targets(formats: tuple[str, ...], **options: Any) -> int:
+    """List the catalog; with trees, what each target reaches and what a change affects."""
+    from rich.console import Console
+
+    from difftest.output import show_survey, survey_path
+    from difftest.survey import survey
+
+    if options["head"] and not options["base"]:
+        raise click.UsageError("--head needs --base.")
+    path = survey_path(formats)
+    show_survey(survey(**options), Console(), path)
+    return 0
+
+
+@cli.command()
+@click.option("--tree", required=True, metavar="TREE", help=f"The version: {_TREE}.")
+@click.option("--target", required=True, metavar="T", help="Target name, glob or module:qualname.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
+def extract(tree: str, target: str, repo: Path | None) -> int:
+    """Print the lifted source, each piece with the file and lines it comes from."""
+    from difftest.survey import extract_target
+
+    click.echo(extract_target(tree, target, repo), nl=False)
+    return 0
+
+
+@cli.command()
+@click.option(
+    "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Leave the demonstration's repository here."
+)
+def demo(keep: Path | None) -> int:
+    """The whole job on trees that the package carries; offline, in seconds."""
+    from rich.console import Console
+
+    from difftest.demo.show import demo as show_demo
+
+    return show_demo(Console(), keep)
 
 
 def main() -> None:

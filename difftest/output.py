@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from difftest.errors import UsageError
 from difftest.result import RunResult, TargetResult
+from difftest.survey import TargetSurvey
+from difftest.trees.cache import write_atomic
 
 
 @dataclass(frozen=True)
@@ -49,29 +55,64 @@ def show(result: RunResult, console: Console) -> None:
     importlib.import_module("difftest.reports.terminal").render(result, console)
 
 
-class Progress:
-    """The live display, made when the first target starts."""
+def survey_path(formats: Sequence[str]) -> Path | None:
+    """The file that `difftest targets` writes, checked before the work begins."""
+    if not formats:
+        return None
+    if len(formats) > 1 or not formats[0].startswith("json:"):
+        raise UsageError(f"--format {formats[-1]} should be json:PATH")
+    return Formats.parse(formats).items[0][1]
 
-    def __init__(self, console: Console, heads: int) -> None:
+
+def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | None) -> None:
+    """The catalog as a table: with trees, lines and stand-ins of each target, and what changed in it."""
+    if path is not None:
+        write_atomic(path, json.dumps([item.to_json() for item in found], indent=1).encode() + b"\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("target", "code", "lines", "stand-ins", "symbol or reason"):
+        table.add_column(column, overflow="fold")
+    for item in found:
+        lines = str(item.lines) if item.lines else ""
+        standins = ", ".join(name.rpartition(".")[2] for name in item.standins)
+        table.add_row(*map(Text, (item.name, item.code, lines, standins, item.reason or item.symbols[0])))
+    console.print(table)
+    changed = {name for item in found for name in item.changed}
+    if changed:
+        console.print(f"\nchanged, added (+) or removed (-) in these closures: {len(changed)}")
+        for name in sorted(changed, key=lambda n: n.lstrip("+-")):
+            console.print(Text(f"  {name}"))
+    counts = Counter(item.code for item in found if item.code)
+    if counts:
+        console.print("\n" + ", ".join(f"{count} {code}" for code, count in counts.most_common()), markup=False)
+
+
+class Progress:
+    """The live display of a run; what :func:`difftest.api.run` tells its observer."""
+
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._display: Any = None
+        self._done: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
-        terminal = importlib.import_module("difftest.reports.terminal")
-        self._display = terminal.Progress(self._console, 0)
-        self._display.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._display.__exit__(kind, error, traceback)
+        if self._display is not None:
+            self._display.__exit__(kind, error, traceback)
+
+    def begin(self, targets: int) -> None:
+        self._display = importlib.import_module("difftest.reports.terminal").Progress(self._console, targets)
+        self._display.__enter__()
 
     def target(self, name: str, total_cases: int) -> None:
         self._display.target(name, total_cases)
 
     def advance(self, name: str, done: int) -> None:
-        self._display.advance(name, done)
+        self._done[name] += done
+        self._display.advance(name, self._done[name])
 
     def finish(self, result: TargetResult) -> None:
         self._display.finish(result)

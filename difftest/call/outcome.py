@@ -72,9 +72,7 @@ class Caller:
         self.scrub = scrub
         self.environment_errors: dict[str, None] = {}
 
-    def call(
-        self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int
-    ) -> Outcome | NotCalled:
+    def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         """Run one case in one arm under one poison fill.
 
         `pool` is the case's pristine pool: it is copied, never given to the arm. An exception is part of the

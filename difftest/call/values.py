@@ -62,9 +62,7 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
     elif isinstance(value, np.generic):
         digest.update(f"{value.dtype.str}".encode() + value.tobytes())
     else:
-        raise TypeError(
-            f"a case cannot hold a {kind.__qualname__}; use tensors, arrays, plain values, Seeded or Made"
-        )
+        raise TypeError(f"a case cannot hold a {kind.__qualname__}; use tensors, arrays, plain values, Seeded or Made")
 
 
 def storage_bytes(storage: Any) -> bytes:
@@ -131,11 +129,7 @@ class Copier:
 def _same_strides(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A copy of an array that is not contiguous, with the same (absolute) strides."""
     strides = tuple(abs(s) for s in value.strides)
-    last = (
-        sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True)) if value.size else -value.itemsize
-    )
-    copy = np.lib.stride_tricks.as_strided(
-        np.zeros(last // value.itemsize + 1, value.dtype), value.shape, strides
-    )
+    last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True)) if value.size else -value.itemsize
+    copy = np.lib.stride_tricks.as_strided(np.zeros(last // value.itemsize + 1, value.dtype), value.shape, strides)
     copy[...] = value
     return copy

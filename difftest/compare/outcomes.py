@@ -51,9 +51,7 @@ def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | N
 
 def unstable_leaves(first: Any, second: Any) -> list[str]:
     """Leaves that differ between two runs of the same arm from the same state: it is not deterministic there."""
-    return [
-        leaf for path, a, b in _outcome_leaves(first, second) for leaf, _, _ in _differing_leaves(a, b, path)
-    ]
+    return [leaf for path, a, b in _outcome_leaves(first, second) for leaf, _, _ in _differing_leaves(a, b, path)]
 
 
 def compare(
@@ -86,9 +84,7 @@ def compare(
     found += walker.take()
     found += _rng(base.rng, head.rng, start)
     if base.raised is None and head.raised is None and base.aliases != head.aliases:
-        found.append(
-            Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases))
-        )
+        found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
     return found
 
 
@@ -141,9 +137,7 @@ def _inputs(base: Any, head: Any, walker: _Walker, initial: Mapping[str, Frozen]
     return found
 
 
-def _rng(
-    base: tuple[Any, ...] | None, head: tuple[Any, ...] | None, start: tuple[Any, ...]
-) -> Iterator[Difference]:
+def _rng(base: tuple[Any, ...] | None, head: tuple[Any, ...] | None, start: tuple[Any, ...]) -> Iterator[Difference]:
     names = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
     for name, left, right, before in zip(names, base or start, head or start, start, strict=False):
         if left != right:
@@ -154,10 +148,7 @@ def _rng(
 
 
 def _state_text(state: Any) -> str:
-    return (
-        "state "
-        + hashlib.sha256(state if isinstance(state, bytes) else repr(state).encode()).hexdigest()[:12]
-    )
+    return "state " + hashlib.sha256(state if isinstance(state, bytes) else repr(state).encode()).hexdigest()[:12]
 
 
 def _aliases_text(aliases: tuple[tuple[int, str, int], ...]) -> str:
@@ -437,9 +428,7 @@ def short(frozen: Frozen) -> str:
     if tag.startswith("numpy."):
         value = np.frombuffer(
             frozen[1],
-            getattr(
-                np, tag.removeprefix("numpy.").rstrip("_") + ("_" if tag.endswith("_") else ""), np.uint8
-            ),
+            getattr(np, tag.removeprefix("numpy.").rstrip("_") + ("_" if tag.endswith("_") else ""), np.uint8),
         )
         return f"{tag}({value[0]})" if len(value) == 1 else tag
     if len(frozen) > 1:

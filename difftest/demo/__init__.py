@@ -103,9 +103,7 @@ def make_repository(folder: Path) -> dict[str, str]:
     """
     git = shutil.which("git")
     if git is None:
-        raise DifftestError(
-            "git is not installed, and the demo needs it to write its repository: install git"
-        )
+        raise DifftestError("git is not installed, and the demo needs it to write its repository: install git")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         occupied = any(folder.iterdir())
@@ -175,12 +173,8 @@ def _run(git: str, folder: Path, *arguments: str, stdin: bytes = b"") -> str:
         "-c",
         "init.defaultBranch=base",
     )
-    done = subprocess.run(
-        [git, *settings, *arguments], cwd=folder, env=environment, input=stdin, capture_output=True
-    )
+    done = subprocess.run([git, *settings, *arguments], cwd=folder, env=environment, input=stdin, capture_output=True)
     if done.returncode:
-        reason = (
-            done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        )[0]
+        reason = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[0]
         raise DifftestError(f"git {arguments[0]} failed in {folder}: {reason}")
     return done.stdout.decode()

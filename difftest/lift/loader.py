@@ -295,6 +295,8 @@ class Loader:
                 module.__dict__[node.name] = kept
         found = namespace.made[name]
         setattr(owner, name, found)
+        if hasattr(type(found), "__set_name__"):  # what making the class would have called
+            type(found).__set_name__(found, owner, name)
         self._register_operators(module, source, list(methods), self._executed.setdefault(source.name, {}))
         return vars(owner)[name]
 

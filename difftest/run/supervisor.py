@@ -244,7 +244,9 @@ class _Loop:
         unit.mismatches += message["mismatches"]
         unit.adapters.update(message["adapters"])
         if message["strangers"]:
-            raise DifftestError(f"code of another arm was reached through {message['strangers'][0]}; nothing is claimed")
+            raise DifftestError(
+                f"code of another arm was reached through {message['strangers'][0]}; nothing is claimed"
+            )
         self.progress(unit, message["counts"].get("executed", 0))
         if message["next"] is None:
             self.complete(slot, unit)

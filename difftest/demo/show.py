@@ -1,0 +1,72 @@
+"""`difftest demo`: the whole job on trees that the package carries. Checks its own expectations."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from difftest import api
+from difftest.demo import BASE, HEADS, Head, make_repository
+from difftest.result import RunResult
+
+_SYMBOLS = tuple(dict.fromkeys(symbol for head in HEADS for symbol in (*head.symbols, *head.triton)))
+
+
+def demo(console: Console, keep: Path | None = None) -> int:
+    """Compare the base with each head of the demonstration repository and say what was found.
+
+    Args:
+        keep: make the repository here and leave it there.
+
+    Returns:
+        0 when each head got the verdict it should, else 2.
+    """
+    with tempfile.TemporaryDirectory(prefix="difftest-demo-") as scratch:
+        folder = keep or Path(scratch) / "sampler"
+        make_repository(folder)
+        console.print(
+            "A small sampler in vLLM's layout, and four pull requests against it. "
+            "Each is compared with `difftest run --base base --head BRANCH`.\n",
+            markup=False,
+        )
+        wrong = [head.branch for head in HEADS if not _show(head, folder, console)]
+    if wrong:
+        console.print(f"the demonstration itself failed on: {', '.join(wrong)}", style="bold red", markup=False)
+        return 2
+    if importlib.util.find_spec("triton") is None:
+        console.print(
+            "Triton is not installed: the targets that launch Triton kernels were not executed.", markup=False
+        )
+    console.print("Each of the four got the verdict that it should.", markup=False)
+    return 0
+
+
+def _show(head: Head, folder: Path, console: Console) -> bool:
+    from importlib import import_module
+
+    options = api.RunOptions(base=BASE, heads=(head.branch,), repo=folder, targets=_SYMBOLS)
+    result = api.run(options)
+    right = (result.verdict, result.exit_code) == (head.verdict, head.exit_code)
+    console.print(f"[bold]{escape(head.branch)}[/]: {escape(head.description)}")
+    _findings(result, console)
+    console.print(
+        "  " + escape(import_module("difftest.reports.sentence").sentence(result)), style="green" if right else "red"
+    )
+    if not right:
+        console.print(f"  expected {head.verdict}, exit code {head.exit_code}", style="red", markup=False)
+    console.print()
+    return right
+
+
+def _findings(result: RunResult, console: Console) -> None:
+    for target in result.targets:
+        for mismatch in target.mismatches[:1]:
+            index = f"[{', '.join(map(str, mismatch.index))}]" if mismatch.index else ""
+            text = (
+                f"{target.name}: {mismatch.kind} at {mismatch.leaf}{index}: base {mismatch.base}, head {mismatch.head}"
+            )
+            console.print(f"  {text} ({mismatch.label})", markup=False, highlight=False)

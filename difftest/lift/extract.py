@@ -1,0 +1,38 @@
+"""The lifted source as text, each piece with the file and lines it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from difftest.lift.closure import Closure, Piece
+
+
+def extract(closure: Closure, read: Callable[[str], bytes | None]) -> str:
+    """Source of the pieces that are lifted at once, in file and line order, then what is lifted only when it runs.
+
+    Args:
+        read: the tree's files by path.
+    """
+    by_file: dict[str, list[Piece]] = {}
+    for piece in closure.pieces.values():
+        if not piece.lazy:
+            by_file.setdefault(piece.path, []).append(piece)
+    parts: list[str] = []
+    for path in sorted(by_file):
+        lines = (read(path) or b"").decode("utf-8", errors="replace").splitlines()
+        shown = 0
+        for piece in sorted(by_file[path], key=lambda p: (p.first, p.last)):
+            first = max(piece.first, shown + 1)
+            if first > piece.last:
+                continue
+            shown = piece.last
+            parts.append(f"# {path}:{first}-{piece.last}  {piece.module}:{piece.qualname}")
+            parts += [*lines[first - 1 : piece.last], ""]
+    lazy = sorted({f"{p.path}  {p.module}:{p.qualname}" for p in closure.pieces.values() if p.lazy})
+    if lazy:
+        parts += ["# lifted only when an import inside a function runs:", *[f"#   {text}" for text in lazy], ""]
+    if closure.standins:
+        parts += [f"# stand-ins: {', '.join(sorted(closure.standins))}"]
+    for what, chain in closure.missing:
+        parts.append(f"# not in the tree: {what} (reached by {' -> '.join(chain)})")
+    return "\n".join(parts).rstrip() + "\n"
