@@ -235,9 +235,9 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         item = state.planned[position]
         for share in range(ways):
             symbols = (item.base.symbol or "", item.head.symbol or "")
-            arms = ("base", state.heads[item.head_index].label)
+            labels = ("base", state.heads[item.head_index].label)
             timeout = options.timeout or item.outline.timeout
-            unit = Unit(len(units), item.outline.name, symbols, arms, (share, ways), timeout, position)
+            unit = Unit(len(units), item.outline.name, symbols, labels, (share, ways), timeout, position)
             units.append(unit)
             shares.setdefault(position, []).append(unit)
         state.observer.target(item.outline.name, 0)

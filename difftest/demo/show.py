@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import tempfile
 from pathlib import Path
@@ -46,8 +47,6 @@ def demo(console: Console, keep: Path | None = None) -> int:
 
 
 def _show(head: Head, folder: Path, console: Console) -> bool:
-    from importlib import import_module
-
     options = api.RunOptions(base=BASE, heads=(head.branch,), repo=folder, targets=_SYMBOLS)
     result = api.run(options)
     right = (result.verdict, result.exit_code) == (head.verdict, head.exit_code)
