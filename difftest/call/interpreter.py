@@ -20,6 +20,9 @@ _bridged: tuple[str, ...] | None = None
 def bridge() -> tuple[str, ...]:
     """Install every bridge, once a process. Call after `triton` is imported and before a kernel runs.
 
+    Kernels that run here are launched from code written for an accelerator, so what that asks of a host is bridged
+    too (:mod:`difftest.call.host`).
+
     Returns:
         What was bridged, in words; empty when Triton compiles, which is left as it is.
     """
@@ -37,6 +40,8 @@ def interpreting() -> bool:
 def _install() -> tuple[str, ...]:
     from triton.runtime import interpreter
 
+    from difftest.call.host import bridge_host
+
     _libdevice(interpreter)
     _masks(interpreter)
     _range_indices(interpreter)
@@ -47,6 +52,7 @@ def _install() -> tuple[str, ...]:
         "a mask joining a block and a scalar is a mask",
         "a range index has .to()",
         "the argmax of nothing but NaN is its first element",
+        *bridge_host(),
     )
 
 

@@ -177,6 +177,11 @@ def custom_ops() -> Mapping[str, Any]:
     }
 
 
+def view_of_host_memory() -> Callable[[Any], Any]:
+    """A device's view of host memory (UVA) is that memory: writes are seen on both sides, as on a GPU."""
+    return lambda cpu_tensor: cpu_tensor
+
+
 STANDINS = (
     StandIn("vllm.triton_utils", triton_utils),
     StandIn("vllm.logger", logger),
@@ -184,4 +189,6 @@ STANDINS = (
     StandIn("vllm._aiter_ops", aiter_ops),
     StandIn("vllm.v1.attention.backends.flashinfer", flashinfer_attention),
     StandIn("vllm._custom_ops", custom_ops),
+    StandIn("vllm.utils.torch_utils:get_accelerator_view_from_cpu_tensor", view_of_host_memory),
+    StandIn("vllm.utils.torch_utils:get_cuda_view_from_cpu_tensor", view_of_host_memory),
 )

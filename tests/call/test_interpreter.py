@@ -119,7 +119,7 @@ from difftest.call.interpreter import LIBDEVICE, LIBDEVICE_TESTS, bridge
 first = bridge()
 from triton.runtime import interpreter
 launch = interpreter.GridExecutor.__call__
-assert bridge() == first and len(first) == 4 and interpreter.GridExecutor.__call__ is launch
+assert bridge() == first and len(first) >= 4 and interpreter.GridExecutor.__call__ is launch
 from triton.language.extra import libdevice
 import triton.language as tl
 np.seterr(all="ignore")
