@@ -52,9 +52,8 @@ def _show(head: Head, folder: Path, console: Console) -> bool:
     right = (result.verdict, result.exit_code) == (head.verdict, head.exit_code)
     console.print(f"[bold]{escape(head.branch)}[/]: {escape(head.description)}")
     _findings(result, console)
-    console.print(
-        "  " + escape(import_module("difftest.reports.sentence").sentence(result)), style="green" if right else "red"
-    )
+    sentence = importlib.import_module("difftest.reports.sentence").sentence(result)
+    console.print(f"  {escape(sentence)}", style="green" if right else "red", highlight=False)
     if not right:
         console.print(f"  expected {head.verdict}, exit code {head.exit_code}", style="red", markup=False)
     console.print()
