@@ -105,8 +105,9 @@ class Planner:
         return self._bound[key]
 
     def _bind(self, outline: Outline, arm: ArmSource) -> Bound:
+        symbol: str | None = None
         try:
-            symbol = next((s for s in outline.symbols if arm.sources.defines(s)), None)
+            symbol = next((s for s in outline.symbols if arm.sources.locate(s) is not None), None)
             if symbol is None:
                 return Bound()
             symbols = [symbol, *[s for s in outline.uses if arm.sources.defines(s)]]

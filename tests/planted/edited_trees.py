@@ -39,5 +39,7 @@ def replace_function(folder: Path, symbol: str, source: str) -> None:
     assert isinstance(node, ast.FunctionDef)
     first = min([node.lineno, *[d.lineno for d in node.decorator_list]]) - 1
     lines = text.splitlines()
-    lines[first : node.end_lineno] = textwrap.indent(textwrap.dedent(source).strip(), " " * node.col_offset).splitlines()
+    lines[first : node.end_lineno] = textwrap.indent(
+        textwrap.dedent(source).strip(), " " * node.col_offset
+    ).splitlines()
     path.write_text("\n".join(lines) + "\n")

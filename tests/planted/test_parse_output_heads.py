@@ -137,9 +137,9 @@ def _compare(release: Path, heads: dict[str, str], folder: Path) -> dict[str, Ta
 
 def test_equivalent_heads_are_identical_on_the_whole_grid(release: Path, tmp_path: Path) -> None:
     found = _compare(release, EQUIVALENT, tmp_path)
-    assert {name: (t.verdict, t.cases.executed, t.cases.identical) for name, t in found.items()} == {
-        name: ("identical", GRID, GRID) for name in EQUIVALENT
-    }
+    assert {name: (t.verdict, t.cases.executed, t.cases.identical) for name, t in found.items()} == dict.fromkeys(
+        EQUIVALENT, ("identical", GRID, GRID)
+    )
 
 
 def test_every_planted_fault_is_found(release: Path, tmp_path: Path) -> None:

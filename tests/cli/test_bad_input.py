@@ -1,0 +1,173 @@
+"""Bad input gives one clear line, the exit code that says so, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from difftest.demo import make_repository
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad-input") / "sampler"
+    make_repository(folder)
+    return folder
+
+
+def difftest(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "difftest", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.strip().splitlines() if not line.startswith(("Usage:", "Try "))]
+    lines = [line for line in lines if line.strip()]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0], (word, lines[0])
+
+
+RUN = ("run", "--base", "base", "--head", "faster", "--target", "v1.parse_output")
+
+
+def test_unknown_revision(repository: Path) -> None:
+    done = difftest("run", "--base", "base", "--head", "no-such-branch", cwd=repository)
+    one_line(done, 2, "no-such-branch")
+
+
+def test_not_a_repository(tmp_path: Path) -> None:
+    one_line(difftest(*RUN, "--repo", str(tmp_path), cwd=tmp_path), 2, str(tmp_path))
+
+
+def test_missing_repository(tmp_path: Path) -> None:
+    one_line(difftest(*RUN, "--repo", str(tmp_path / "nowhere"), cwd=tmp_path), 2, "nowhere")
+
+
+def test_no_such_symbol(repository: Path) -> None:
+    symbol = "vllm.v1.sample.rejection_sampler:RejectionSampler.no_such_method"
+    one_line(difftest("run", "--base", "base", "--head", "faster", "--target", symbol, cwd=repository), 2, symbol)
+
+
+def test_target_name_that_matches_nothing(repository: Path) -> None:
+    done = difftest("run", "--base", "base", "--head", "faster", "--target", "v1.parse_outptu", cwd=repository)
+    one_line(done, 2, "v1.parse_outptu", "v1.parse_output")
+
+
+def test_corrupt_wheel(tmp_path: Path) -> None:
+    wheel = tmp_path / "sampler-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"PK\x03\x04 this is no wheel")
+    one_line(difftest("run", "--base", str(wheel), "--head", str(wheel), cwd=tmp_path), 2, wheel.name)
+
+
+def test_unusable_cache_folder(repository: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the folder should be")
+    one_line(difftest(*RUN, cwd=repository, DIFFTEST_CACHE=str(blocked / "cache")), 2, "cache", "DIFFTEST_CACHE")
+
+
+def test_empty_case_list(repository: Path, tmp_path: Path) -> None:
+    cases = tmp_path / "empty_cases.py"
+    cases.write_text(
+        "from difftest.target import Target\n"
+        "SYMBOL = 'vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output'\n"
+        "TARGETS = (Target('user.empty', (SYMBOL,), cases=lambda: []),)\n"
+    )
+    done = difftest(
+        "run",
+        "--base",
+        "base",
+        "--head",
+        "faster",
+        "--target",
+        "user.empty",
+        "--cases-from",
+        str(cases),
+        cwd=repository,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "zero cases" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_kind_of_case_that_the_target_lacks(repository: Path) -> None:
+    done = difftest(*RUN, "--cases", "recorded", cwd=repository)
+    assert done.returncode == 3, done.stderr
+    assert "recorded" in done.stdout
+
+
+def test_unknown_kind_of_case(repository: Path) -> None:
+    one_line(difftest(*RUN, "--cases", "gird", cwd=repository), 2, "gird", "grid")
+
+
+def test_unknown_case_id(repository: Path) -> None:
+    done = difftest(*RUN, "--case", "ffffffffffffffff0", cwd=repository)
+    assert done.returncode == 3
+    assert "ffffffffffffffff0" in done.stdout
+
+
+def test_base_and_head_that_share_no_target(tmp_path: Path) -> None:
+    for name in ("left", "right"):
+        (tmp_path / name / "other").mkdir(parents=True)
+        (tmp_path / name / "other" / "__init__.py").write_text(f"NAME = {name!r}\n")
+    one_line(difftest("run", "--base", "./left", "--head", "./right", cwd=tmp_path), 3, "share no target")
+
+
+@pytest.mark.parametrize("kind", ["json", "markdown", "junit", "github"])
+def test_output_path_that_cannot_be_written(repository: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "missing" / "report"
+    one_line(difftest(*RUN, "--format", f"{kind}:{path}", cwd=repository), 2, str(path))
+
+
+def test_unknown_format(repository: Path) -> None:
+    one_line(difftest(*RUN, "--format", "pdf:report.pdf", cwd=repository), 2, "pdf", "json")
+
+
+def test_format_without_a_path(repository: Path) -> None:
+    one_line(difftest(*RUN, "--format", "json", cwd=repository), 2, "KIND:PATH")
+
+
+def test_no_head(repository: Path) -> None:
+    one_line(difftest("run", "--base", "base", cwd=repository), 2, "--head")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--budget", "0"), ("--examples", "-1"), ("--jobs", "0")])
+def test_numbers_out_of_range(repository: Path, option: str, value: str) -> None:
+    one_line(difftest(*RUN, option, value, cwd=repository), 2, option)
+
+
+def test_case_file_that_does_not_exist(repository: Path) -> None:
+    one_line(difftest(*RUN, "--cases-from", "nowhere.py", cwd=repository), 2, "nowhere.py")
+
+
+def test_case_file_that_cannot_be_imported(repository: Path, tmp_path: Path) -> None:
+    cases = tmp_path / "broken_cases.py"
+    cases.write_text("raise ValueError('broken on purpose')\n")
+    one_line(difftest(*RUN, "--cases-from", str(cases), cwd=repository), 2, "broken on purpose")
+
+
+def test_extract_of_an_unknown_target(repository: Path) -> None:
+    one_line(difftest("extract", "--tree", "base", "--target", "v9.nothing", cwd=repository), 2, "v9.nothing")
+
+
+def test_syntax_error_in_head_is_unmeasured_not_a_crash(repository: Path, tmp_path: Path) -> None:
+    head = tmp_path / "head"
+    subprocess.run(["git", "-C", str(repository), "worktree", "add", "-q", str(head), "faster"], check=True)
+    (head / "vllm/v1/sample/rejection_sampler.py").write_text("def broken(:\n")
+    done = difftest(*RUN[:4], str(head), *RUN[5:], "--repo", str(repository), cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "cannot be parsed" in done.stdout
+    assert "Traceback" not in done.stderr
