@@ -182,6 +182,51 @@ def view_of_host_memory() -> Callable[[Any], Any]:
     return lambda cpu_tensor: cpu_tensor
 
 
+class SamplingParams:
+    """What samplers read of a request's parameters, with the package's defaults; the package's own needs msgspec."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.n = 1
+        self.temperature = 1.0
+        self.top_p = 1.0
+        self.top_k = 0
+        self.min_p = 0.0
+        self.seed: int | None = None
+        self.presence_penalty = 0.0
+        self.frequency_penalty = 0.0
+        self.repetition_penalty = 1.0
+        self.min_tokens = 0
+        self.max_tokens: int | None = 16
+        self.stop_token_ids: list[int] | None = None
+        self.ignore_eos = False
+        self.logprobs: int | None = None
+        self.prompt_logprobs: int | None = None
+        self.logprob_token_ids: list[int] | None = None
+        self.logit_bias: dict[int, float] | None = None
+        self.allowed_token_ids: list[int] | None = None
+        self.bad_words_token_ids: list[list[int]] | None = None
+        self.structured_outputs: Any = None
+        self.extra_args: dict[str, Any] | None = None
+        self.thinking_token_budget: int | None = None
+        self.eos_token_id: int | None = None
+        vars(self).update(fields)
+        self.all_stop_token_ids = set(fields.get("all_stop_token_ids", self.stop_token_ids or ()))
+
+
+class PoolingParams:
+    """Parameters of a request that is not sampled; samplers only ask whether a request has them."""
+
+
+def sampling_params() -> type:
+    """The parameters of a request are plain attributes, unchecked; all_stop_token_ids are its stop_token_ids."""
+    return SamplingParams
+
+
+def pooling_params() -> type:
+    """The parameters of a pooling request have no attributes."""
+    return PoolingParams
+
+
 STANDINS = (
     StandIn("vllm.triton_utils", triton_utils),
     StandIn("vllm.logger", logger),
@@ -189,6 +234,10 @@ STANDINS = (
     StandIn("vllm._aiter_ops", aiter_ops),
     StandIn("vllm.v1.attention.backends.flashinfer", flashinfer_attention),
     StandIn("vllm._custom_ops", custom_ops),
+    StandIn("vllm:SamplingParams", sampling_params),
+    StandIn("vllm.sampling_params:SamplingParams", sampling_params),
+    StandIn("vllm:PoolingParams", pooling_params),
+    StandIn("vllm.pooling_params:PoolingParams", pooling_params),
     StandIn("vllm.utils.torch_utils:get_accelerator_view_from_cpu_tensor", view_of_host_memory),
     StandIn("vllm.utils.torch_utils:get_cuda_view_from_cpu_tensor", view_of_host_memory),
 )
