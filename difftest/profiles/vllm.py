@@ -98,6 +98,14 @@ class Platform:
     def is_device_capability_family(self, capability: int, device_id: int = 0) -> bool:
         return False
 
+    def num_compute_units(self, device_id: int = 0) -> int:
+        """On a CPU so few that one Triton program serves several rows, as with the large batches of a GPU."""
+        if not self.is_cuda():
+            return 3
+        import torch
+
+        return int(torch.cuda.get_device_properties(device_id).multi_processor_count)
+
     def get_cpu_architecture(self) -> Any:
         return None
 
