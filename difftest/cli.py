@@ -81,12 +81,12 @@ def targets(formats: tuple[str, ...], **options: Any) -> int:
     """List the catalog; with trees, what each target reaches and what a change affects."""
     from rich.console import Console
 
-    from difftest.output import show_survey, survey_path
+    from difftest.output import json_path, show_survey
     from difftest.survey import survey
 
     if options["head"] and not options["base"]:
         raise click.UsageError("--head needs --base.")
-    path = survey_path(formats)
+    path = json_path(formats)
     show_survey(survey(**options), Console(), path)
     return 0
 
@@ -114,6 +114,27 @@ def demo(keep: Path | None) -> int:
     from difftest.demo.show import demo as show_demo
 
     return show_demo(Console(), keep)
+
+
+@cli.command()
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository [default: around here].")
+@click.option("--range", "revisions", required=True, metavar="A..B", help="The commits, as git understands it.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
+@click.option("--budget", type=float, metavar="SECONDS", help="Time for each commit.")
+@click.option("--examples", type=int, metavar="N", help="Cases per target.")
+@click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
+@click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write all results as JSON.")
+def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any) -> int:
+    """Compare every commit of a range that touches a target with its parent."""
+    from rich.console import Console
+
+    from difftest import api
+    from difftest.output import json_path, show_sweep
+    from difftest.sweep import sweep as swept
+
+    path = json_path(formats)
+    return show_sweep(swept(api.RunOptions(base="", heads=("",), **options), revisions, engine), Console(), path)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from difftest.errors import UsageError
-from difftest.result import RunResult, TargetResult
+from difftest.result import EXIT_CODES, RunResult, TargetResult, Verdict
 from difftest.survey import TargetSurvey
+from difftest.sweep import SCHEMA, SweptCommit, overall
 from difftest.trees.cache import write_atomic
 
 
@@ -55,8 +56,8 @@ def show(result: RunResult, console: Console) -> None:
     importlib.import_module("difftest.reports.terminal").render(result, console)
 
 
-def survey_path(formats: Sequence[str]) -> Path | None:
-    """The file that `difftest targets` writes, checked before the work begins."""
+def json_path(formats: Sequence[str]) -> Path | None:
+    """The file of `--format json:PATH`, for commands that write nothing else; checked before the work begins."""
     if not formats:
         return None
     if len(formats) > 1 or not formats[0].startswith("json:"):
@@ -84,6 +85,25 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
     counts = Counter(item.code for item in found if item.code)
     if counts:
         console.print("\n" + ", ".join(f"{count} {code}" for code, count in counts.most_common()), markup=False)
+
+
+def show_sweep(found: Iterable[SweptCommit], console: Console, path: Path | None) -> int:
+    """A line a commit as it is compared; the exit code of the whole."""
+    every = []
+    for item in found:
+        every.append(item)
+        words = [f"{len(names)} {verdict}" for verdict in Verdict if (names := item.targets(verdict))]
+        line = f"{item.commit[:12]}  {item.verdict:10}  {', '.join(words) or item.error}  {item.subject}"
+        console.print(Text(line), soft_wrap=True)
+        for name in item.targets(Verdict.DIFFERENT):
+            console.print(Text(f"              {name}"))
+    if path is not None:
+        data = {"schema": SCHEMA, "commits": [item.to_json() for item in every]}
+        write_atomic(path, json.dumps(data, default=str).encode() + b"\n")
+    counts = Counter(str(item.verdict) for item in every)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    console.print(Text(f"{len(every)} commits that touch a target: {summary}"))
+    return EXIT_CODES[overall(every)]
 
 
 class Progress:
