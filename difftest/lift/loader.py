@@ -365,6 +365,8 @@ class Loader:
         found = []
         for name, module in self.modules.items():
             for attribute, value in list(vars(module).items()):
+                if isinstance(value, types.ModuleType):
+                    continue  # asking an arm's module for an attribute would lift it
                 function = getattr(value, "fn", value)
                 code = getattr(function, "__code__", None)
                 origin = getattr(function, "__module__", "") or ""
