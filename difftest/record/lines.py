@@ -117,9 +117,7 @@ def regular_file(path: Path) -> int:
 
 def blob_header(size: int) -> bytes:
     """The safetensors header of a blob that holds `size` bytes; a multiple of 8 bytes long."""
-    text = json.dumps(
-        {"data": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}, separators=(",", ":")
-    )
+    text = json.dumps({"data": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}, separators=(",", ":"))
     text += " " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text.encode()
 
@@ -182,7 +180,7 @@ def read_blob(path: Path, size: int) -> Bytes:
     try:
         with path.open("rb", buffering=0) as file:
             start = file.read(len(header))
-            view = memoryview(data)
+            view = data.data
             while view and (count := file.readinto(view)):
                 view = view[count:]
     except OSError as error:
@@ -190,7 +188,7 @@ def read_blob(path: Path, size: int) -> Bytes:
     if start != header or view:
         raise CaptureError(f"{path}: not a blob of {size} bytes")
     digest = hashlib.sha256(header)
-    digest.update(data)
+    digest.update(data.data)
     if digest.hexdigest() != path.name.partition(".")[0]:
         raise CaptureError(f"{path}: the content does not match its name (SHA-256); it is damaged or was swapped")
     return data
