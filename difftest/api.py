@@ -317,7 +317,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     kinds: Counter[str] = sum((u.kinds for u in units), Counter())
     unmeasured: Counter[str] = sum((u.unmeasured for u in units), Counter())
     mismatches = [m for u in units for m in u.mismatches]
-    mismatches.sort(key=lambda m: not m["contract"])
+    mismatches.sort(key=lambda m: (not m["contract"], m.pop("number")))
     verdict, reason = Verdict.IDENTICAL, ""
     if counts["different"]:
         verdict = Verdict.DIFFERENT

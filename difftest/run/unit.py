@@ -141,7 +141,7 @@ class UnitRun:
         if unsteady:
             note = f"head is not deterministic at {', '.join(unsteady[:3])}"
             found = [_with_detail(item, note) for item in found]
-        self.differs(case, identity, found)
+        self.differs(index, case, identity, found)
 
     def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         child = self.child
@@ -176,7 +176,7 @@ class UnitRun:
         raised = outcome.raised
         fine = "returns" if raised is None else f"raises {raised[0]}: {raised[1]}"[:300]
         sides = (text, fine) if arm == BASE else (fine, text)
-        self.differs(case, identity, [Difference(kind, "call", *sides)])
+        self.differs(index, case, identity, [Difference(kind, "call", *sides)])
 
     # -- what it adds up to ---------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class UnitRun:
         self.counts["unmeasured"] += 1
         self.unmeasured[reason] += 1
 
-    def differs(self, case: Case, identity: str, found: list[Difference]) -> None:
+    def differs(self, index: int, case: Case, identity: str, found: list[Difference]) -> None:
         self.counts["different"] += 1
         if not case.contract:
             self.counts["outside_contract"] += 1
@@ -197,6 +197,7 @@ class UnitRun:
         for item in found[:MISMATCHES_SHOWN]:
             self.mismatches.append(
                 {
+                    "number": index,
                     "case": identity,
                     "kind": str(item.kind),
                     "leaf": item.leaf,

@@ -1,0 +1,143 @@
+"""What `difftest run` says about the demonstration trees, end to end: verdicts, exit codes, the JSON result."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from difftest import api
+from difftest.demo import make_repository
+from difftest.errors import UsageError
+from difftest.result import RunResult, TargetResult
+
+PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "sampler"
+    make_repository(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(repository: Path) -> api.RunOptions:
+    return api.RunOptions(base="base", heads=("faster",), repo=repository, targets=("v1.parse_output",), examples=300)
+
+
+def only(result: RunResult) -> TargetResult:
+    (target,) = result.targets
+    return target
+
+
+def test_an_equivalent_head_is_identical_because_it_was_executed(options: api.RunOptions) -> None:
+    result = api.run(options)
+    target = only(result)
+    assert (result.verdict, result.exit_code, target.code) == ("identical", 0, "changed")
+    assert target.cases.executed == target.cases.identical == 300
+    assert target.aa == {"cases": 300, "differences": 0}
+    assert target.symbol == {"base": PARSE_OUTPUT, "head": PARSE_OUTPUT}
+
+
+def test_the_same_code_is_not_executed(options: api.RunOptions) -> None:
+    target = only(api.run(replace(options, heads=("extra-draw",))))
+    assert (target.verdict, target.code, target.mode, target.cases.executed) == ("identical", "same", "not executed", 0)
+
+
+def test_the_same_code_is_executed_on_request(options: api.RunOptions) -> None:
+    target = only(api.run(replace(options, heads=("extra-draw",), execute_same=True)))
+    assert (target.verdict, target.code, target.cases.executed) == ("identical", "same", 300)
+
+
+def test_a_bug_is_different_and_shown(options: api.RunOptions) -> None:
+    result = api.run(replace(options, heads=("subtle-bug",), examples=None))
+    target = only(result)
+    assert (result.verdict, result.exit_code) == ("different", 1)
+    first = target.mismatches[0]
+    assert first.leaf.startswith("return[0]")
+    assert target.cases.different + target.cases.identical + target.cases.unmeasured == target.cases.executed
+    assert target.mismatches_total >= len(target.mismatches)
+    assert sum(target.kinds.values()) == target.mismatches_total
+
+
+def test_one_case_can_be_run_again_by_its_id(options: api.RunOptions) -> None:
+    found = only(api.run(replace(options, heads=("subtle-bug",), examples=None))).mismatches[0]
+    target = only(api.run(replace(options, heads=("subtle-bug",), examples=None, case=found.case)))
+    assert target.cases.executed == target.cases.different == 1
+    assert target.mismatches[0] == found
+
+
+def test_a_new_required_argument_is_unmeasured_and_named(options: api.RunOptions) -> None:
+    result = api.run(replace(options, heads=("signature",)))
+    target = only(result)
+    assert (result.verdict, result.exit_code) == ("unmeasured", 3)
+    assert target.reason.startswith("api-change:")
+    assert "eos_token_ids" in target.reason
+
+
+def test_several_heads_give_one_entry_each(options: api.RunOptions) -> None:
+    result = api.run(replace(options, heads=("faster", "subtle-bug", "signature"), examples=None))
+    assert [(t.head, t.verdict) for t in result.targets] == [
+        ("faster", "identical"),
+        ("subtle-bug", "different"),
+        ("signature", "unmeasured"),
+    ]
+    assert result.verdict == "different"
+
+
+def test_a_raw_symbol_selects_the_target_that_observes_it(options: api.RunOptions) -> None:
+    method = only(api.run(replace(options, targets=(PARSE_OUTPUT,))))
+    helper = api.run(replace(options, targets=("vllm.v1.sample.rejection_sampler:PLACEHOLDER_TOKEN_ID",)))
+    assert method.name == "v1.parse_output"
+    assert "v1.parse_output" in {t.name for t in helper.targets}
+
+
+def test_inputs_outside_the_contract_can_be_left_out(options: api.RunOptions) -> None:
+    everything = only(api.run(replace(options, heads=("subtle-bug",), examples=None)))
+    inside = only(api.run(replace(options, heads=("subtle-bug",), examples=None, contract_only=True)))
+    assert everything.outside_contract > 0
+    assert 0 < inside.cases.executed < everything.cases.executed
+    assert all(m.contract for m in inside.mismatches)
+
+
+def test_the_worktree_is_compared_as_it_is_on_disk(repository: Path, options: api.RunOptions) -> None:
+    path = repository / "vllm/v1/sample/rejection_sampler.py"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace("< vocab_size", "<= vocab_size"))
+        result = api.run(replace(options, heads=("WORKTREE",), examples=None))
+    finally:
+        path.write_text(text)
+    assert result.heads[0].kind == "worktree"
+    assert result.heads[0].details["dirty"] is True
+    assert result.verdict == "different"
+
+
+def test_the_json_result_follows_the_schema(options: api.RunOptions, tmp_path: Path) -> None:
+    result = api.run(replace(options, heads=("subtle-bug", "signature"), examples=None))
+    reports = importlib.import_module("difftest.reports")
+    path = tmp_path / "result.json"
+    reports.write(result, "json", path)
+    data = json.loads(path.read_text())
+    jsonschema.validate(data, json.loads((resources.files("difftest") / "schema" / "run.json").read_text()))
+    assert data["schema"] == "difftest.run/1"
+    assert data["base"]["kind"] == "git"
+
+
+def test_the_job_count_does_not_change_what_is_found(options: api.RunOptions) -> None:
+    one, two = (only(api.run(replace(options, heads=("subtle-bug",), examples=None, jobs=jobs))) for jobs in (1, 2))
+    assert one.cases == two.cases
+    assert one.kinds == two.kinds
+    assert {m.case for m in one.mismatches} == {m.case for m in two.mismatches}
+
+
+@pytest.mark.parametrize("field", [{"exceptions": "loosely"}, {"budget": 0.0}, {"heads": ()}])
+def test_a_request_that_makes_no_sense_is_refused(options: api.RunOptions, field: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        api.run(replace(options, **field))  # type: ignore[arg-type]
