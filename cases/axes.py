@@ -819,12 +819,14 @@ def product(axes: Axes) -> list[Row]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def pairwise(axes: Axes, given: Iterable[Row] = ()) -> list[Row]:
+def pairwise(axes: Axes, given: Iterable[Row] = (), turn: int = 0) -> list[Row]:
     """Rows in which every pair of values of every two axes occurs: the plain row, then a greedy cover, always alike.
 
     Args:
         given: rows that are there already; pairs they hold are not sought again, and they are not returned.
+        turn: another number gives another cover, in which what a pair leaves free is drawn, not plain.
     """
+    draw = stream("pairwise", turn)
     names = list(axes)
     sizes = [len(axes[name]) for name in names]
     left = {
@@ -845,7 +847,9 @@ def pairwise(axes: Axes, given: Iterable[Row] = ()) -> list[Row]:
     if not given:
         chosen.append([0] * len(names))
         cover(chosen[0])
-    for pair in sorted(left):
+    pairs = sorted(left)
+    for position in draw.permutation(len(pairs)).tolist() if turn else range(len(pairs)):
+        pair = pairs[position]
         if pair not in left:
             continue
         row_ids: dict[int, int] = {pair[0]: pair[1], pair[2]: pair[3]}
@@ -858,7 +862,8 @@ def pairwise(axes: Axes, given: Iterable[Row] = ()) -> list[Row]:
                     )
                     for i in range(sizes[axis])
                 ]
-                row_ids[axis] = gains.index(max(gains))
+                best = [i for i, gain in enumerate(gains) if gain == max(gains)]
+                row_ids[axis] = draw.choice(best) if turn else best[0]
         chosen.append([row_ids[axis] for axis in range(len(names))])
         cover(chosen[-1])
     return [{name: axes[name][i] for name, i in zip(names, row, strict=True)} for row in chosen]
@@ -890,6 +895,7 @@ def cases_from(
     contract: bool | Callable[[Row], bool] = True,
     allowed: Callable[[Row], bool] | None = None,
     limit: int | None = None,
+    covers: int = 1,
     rows: Sequence[Row] | None = None,
     prefix: str = "",
 ) -> Iterator[Case]:
@@ -902,20 +908,27 @@ def cases_from(
         contract: whether a row is inside the target's contract.
         allowed: says which rows make sense; the others are left out.
         limit: at most so many cases; what is cut off are pairs at the end.
+        covers: how many covers of all pairs; further ones meet other triples of values.
         rows: take these rows instead, in this order.
         prefix: begins each label.
     """
     if rows is None:
-        single = extremes(axes)
-        rows = single + pairwise(axes, single)
+        rows = extremes(axes)
+        rows += pairwise(axes, rows)
+        for turn in range(1, covers):
+            rows += pairwise(axes, rows[:1], turn)
     made = 0
+    labels: set[str] = set()
     for row in rows:
         if allowed is not None and not allowed(row):
             continue
         if limit is not None and made >= limit:
             return
-        made += 1
         label = f"{prefix}{label_of(row, axes)}"
+        if label in labels:
+            continue
+        labels.add(label)
+        made += 1
         yield Case(
             label,
             _Build(build, row, name, label),

@@ -316,6 +316,21 @@ def test_pairwise_does_not_repeat_what_is_given() -> None:
     assert not [row for row in rows if row in given]
 
 
+def test_further_covers_hold_all_pairs_too_and_meet_other_triples() -> None:
+    def triples(rows: list[axes.Row]) -> set[tuple[object, ...]]:
+        return {
+            tuple((name, row[name]) for name in names)
+            for row in rows
+            for names in itertools.combinations(AXES, 3)
+        }
+
+    first, other = axes.pairwise(AXES), axes.pairwise(AXES, turn=1)
+    assert pairs(other) == pairs(first) and other == axes.pairwise(AXES, turn=1)
+    assert len(triples(first + other)) > 1.3 * len(triples(first))
+    made = list(axes.cases_from(AXES, lambda row, s: {}, name="x", covers=3))
+    assert len({case.label for case in made}) == len(made) > len(first) + len(other)
+
+
 def test_extremes_change_one_axis_at_a_time() -> None:
     first, *others = axes.extremes(AXES)
     assert first == axes.plain(AXES) and len(others) == 2 + 3 + 1 + 1 + 5

@@ -1,0 +1,122 @@
+"""V1 penalties: repetition, presence and frequency, over prompt tokens and output tokens so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from difftest.cases import axes
+from difftest.target import Case, Pool, Target
+
+APPLY_ALL = "vllm.v1.sample.ops.penalties:apply_all_penalties"
+APPLY = "vllm.model_executor.layers.utils:apply_penalties"
+
+PROMPTS = ("ragged", "empty", "no columns", "repeated ids", "first and last id", "full", "id -1", "id V+1")
+_UNUSUAL_PROMPTS = frozenset(("id -1", "id V+1"))
+_OFF = (axes.REPETITION[0], axes.PRESENCE[0], axes.FREQUENCY[0])
+
+_AXES: axes.Axes = {
+    "presence": (axes.PRESENCE[1], axes.PRESENCE[0], *axes.PRESENCE[2:]),
+    "frequency": axes.FREQUENCY,
+    "repetition": axes.REPETITION,
+    "history": axes.HISTORIES,
+    "prompt": PROMPTS,
+    "pattern": tuple(axes.LOGITS),
+    "batch": axes.BATCHES,
+    "vocab": (9, 1, 2, 8, 33, 1025),
+    "dtype": tuple(axes.FLOATS.values()),
+    "layout": axes.LAYOUTS,
+}
+_TENSOR_AXES: axes.Axes = {
+    **{name: values for name, values in _AXES.items() if name != "history"},
+    "history": ("ragged", "empty", "repeated ids", "first and last id", "id V", "id past V", "-1 only"),
+    "parameters": ("contiguous", "every other row", "offset storage"),
+    "ids": tuple(reversed(axes.IDS.values())),
+}
+
+
+def prompt_ids(pattern: str, batch: int, vocab: int, s: axes.Stream) -> torch.Tensor:
+    """Prompt tokens [batch, longest], int64, padded with V; `pattern` is one of :data:`PROMPTS`."""
+    if pattern == "no columns":
+        return torch.empty(batch, 0, dtype=torch.int64)
+    out = torch.full((batch, 6), vocab)
+    for row in range(batch):
+        length = {"full": 6, "empty": 0}.get(pattern, (4, 6, 0, 1, 2)[row % 5])
+        out[row, :length] = s.integers(0, vocab, (length,))
+        if pattern == "repeated ids":
+            out[row, :length] = row % vocab
+        elif pattern == "first and last id":
+            out[row, :2] = torch.tensor([0, vocab - 1])
+        elif pattern in _UNUSUAL_PROMPTS:
+            out[row, 1] = -1 if pattern == "id -1" else vocab + 1
+    return out
+
+
+def _penalties(row: axes.Row, layout: str = "contiguous") -> Pool:
+    return {
+        f"{name}_penalties": row[name].tensor(row["batch"], layout=layout)
+        for name in ("presence", "frequency", "repetition")
+    }
+
+
+def _build(row: axes.Row, s: axes.Stream) -> Pool:
+    batch, vocab = row["batch"], row["vocab"]
+    return {
+        "logits": axes.logits(row["pattern"], batch, vocab, s, row["dtype"], row["layout"]),
+        "prompt_token_ids": prompt_ids(row["prompt"], batch, vocab, s),
+        **_penalties(row),
+        "output_token_ids": axes.histories(row["history"], batch, vocab, s),
+    }
+
+
+def _build_tensors(row: axes.Row, s: axes.Stream) -> Pool:
+    pool = _build(row, s)
+    batch, vocab = row["batch"], row["vocab"]
+    lists = pool.pop("output_token_ids")
+    width = max(map(len, lists), default=0)
+    padded = [ids + [vocab] * (width - len(ids)) for ids in lists]
+    ids = torch.tensor(padded, dtype=torch.int64).view(batch, width)
+    return {
+        **pool,
+        **_penalties(row, row["parameters"]),
+        "prompt_tokens_tensor": pool.pop("prompt_token_ids").to(row["ids"]),
+        "output_tokens_tensor": ids.to(row["ids"]),
+    }
+
+
+def _contract(row: axes.Row) -> bool:
+    return (
+        row["history"] not in (*axes.UNUSUAL_HISTORIES, "no list at all", "-1 only")
+        and row["prompt"] not in _UNUSUAL_PROMPTS
+        and row["pattern"] not in axes.UNUSUAL_LOGITS
+        and row["layout"] != "expanded"
+        and row["batch"] > 0
+        and row.get("ids", torch.int64) is torch.int64
+    )
+
+
+def _cases() -> Iterator[Case]:
+    yield from axes.cases_from(_AXES, _build, name="v1.penalties", contract=_contract, covers=3)
+
+
+def _tensor_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        _TENSOR_AXES, _build_tensors, name="v1.penalties_of_tensors", contract=_contract, covers=2
+    )
+
+
+TARGETS = (
+    Target(
+        name="v1.penalties",
+        symbols=(APPLY_ALL,),
+        cases=_cases,
+        rows=("return", "logits"),
+    ),
+    Target(
+        name="v1.penalties_of_tensors",
+        symbols=(APPLY,),
+        cases=_tensor_cases,
+        rows=("return", "logits"),
+    ),
+)
