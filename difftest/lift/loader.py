@@ -368,6 +368,8 @@ class Loader:
                 if isinstance(value, types.ModuleType):
                     continue  # asking an arm's module for an attribute would lift it
                 function = getattr(value, "fn", value)
+                while hasattr(function, "__wrapped__"):  # a decorator of the standard library took its names
+                    function = function.__wrapped__
                 code = getattr(function, "__code__", None)
                 origin = getattr(function, "__module__", "") or ""
                 if code is not None and origin.startswith("difftest_") and code.co_filename not in own:

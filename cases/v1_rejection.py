@@ -1,0 +1,532 @@
+"""V1 rejection sampling: draft tokens accepted or replaced against the target's logits or probabilities.
+
+Requests have K draft tokens each (N in all), a vocabulary of V ids, and one bonus token. Row `i` of an [N, V] tensor
+belongs to draft `i`. A draft of -1 is a placeholder: the kernels of some versions read before row 0 with it, so a
+case whose probabilities are made inside the call never starts with one, and all others have guard rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases.axes import Row, Stream, cases_from
+from difftest.cases.v1_metadata import METADATA as SAMPLING_METADATA
+from difftest.cases.v1_metadata import PROCESSORS
+from difftest.errors import ApiChange
+from difftest.target import Arm, Call, Case, Pool, Target
+
+MODULE = "vllm.v1.sample.rejection_sampler:"
+CONSTRAINTS = (f"{MODULE}apply_sampling_constraints", f"{MODULE}compute_probs")
+BATCH = 3
+MOST_DRAFTS = 3
+VOCABULARY = 40
+
+TEMPERATURES: Mapping[str, tuple[float, ...]] = {
+    "mixed": (0.7, 0.0, 1.0),
+    "random": (1.0, 0.5, 1.5),
+    "greedy": (0.0,),
+    "all zero, not said to be greedy": (0.0,),
+    "greedy first": (0.0, 1.0, 1.0),
+    "-0.0 on one": (1.0, -0.0, 0.7),
+}
+"""Temperatures, given to the requests by turns. Runners pass no tensor at all when every request is greedy."""
+
+
+# -- pools: what all targets of this file share ----------------------------------------------------------------------
+
+
+def cumulative(counts: Sequence[int]) -> torch.Tensor:
+    """Inclusive cumulative sums, int32 [batch]."""
+    return torch.tensor(list(itertools.accumulate(counts)), dtype=torch.int32)
+
+
+def drafts(pattern: str, counts: Sequence[int], vocabulary: int, s: Stream, unguarded: bool) -> torch.Tensor:
+    """Draft ids int32 [N]; `unguarded` keeps an id whose row index leaves the [N, V] tensor out of its ends."""
+    ids: torch.Tensor = axes.draft_ids(pattern, counts, vocabulary, s)
+    if unguarded and len(ids):
+        if ids[0] < 0:
+            ids[0] = 0
+        if ids[-1] >= vocabulary:
+            ids[-1] = 0
+    return ids
+
+
+def sampling_fields(temperatures: str, batch: int, seeds: str) -> Pool:
+    """Fields of a SamplingMetadata with nothing but temperatures and seeds, as the runner passes them."""
+    values = TEMPERATURES[temperatures]
+    given = [values[row % len(values)] for row in range(batch)]
+    return {
+        "temperature": None if temperatures == "greedy" else torch.tensor(given),
+        "all_greedy": temperatures == "greedy",
+        "all_random": not any(value == 0 for value in given),
+        "top_p": None,
+        "top_k": None,
+        "min_p": None,
+        "generators": axes.seeds(seeds, batch),
+        "max_num_logprobs": None,
+        "no_penalties": True,
+        "prompt_token_ids": None,
+        "frequency_penalties": torch.zeros(batch),
+        "presence_penalties": torch.zeros(batch),
+        "repetition_penalties": torch.ones(batch),
+        "output_token_ids": [],
+        "min_tokens": {},
+        "logit_bias": [None] * batch,
+        "allowed_token_ids_mask": None,
+        "bad_words_token_ids": {},
+        "logprob_token_ids": None,
+        "spec_token_ids": None,
+        "thinking_budget_state_holder": None,
+    }
+
+
+def metadata(arm: Arm, pool: Pool, **more: Any) -> Any:
+    """The arm's SamplingMetadata out of a pool's fields. The fields are watched by their own names."""
+    processors = {"logitsprocs": arm.first(*PROCESSORS)()} if any(map(arm.has, PROCESSORS)) else {}
+    made = arm.get(SAMPLING_METADATA)
+    return made(**arm.bind(made, {**processors, **pool, **more}))
+
+
+def require(function: Callable[..., Any], bound: Pool, pool: Pool, *names: str) -> None:
+    """Refuse the case when it sets an argument that this version lacks: it has no such mode.
+
+    Raises:
+        ApiChange: naming the argument.
+    """
+    for name in names:
+        if name not in bound and pool.get(name) is not None and pool[name] is not False:
+            raise ApiChange(f"{getattr(function, '__qualname__', function)} does not take {name}")
+
+
+def target_logits(pattern: str, rows: int, vocabulary: int, s: Stream) -> torch.Tensor:
+    """Logits float32 [rows, V]: a pattern of :data:`axes.LOGITS`, or nearly all mass on the last id."""
+    known = "random" if pattern == "last id wins" else pattern
+    out: torch.Tensor = axes.logits(known, rows, vocabulary, s)
+    if pattern == "last id wins":
+        out[:, -1] = 14.0
+    return out
+
+
+def draft_probabilities(pattern: str, rows: int, vocabulary: int, ids: torch.Tensor, s: Stream) -> torch.Tensor | None:
+    """Draft probabilities float32 [rows, V], or None as for n-gram drafts."""
+    if pattern == "none":
+        return None
+    known = (ids >= 0) & (ids < vocabulary)
+    drafted = torch.arange(rows)[known], ids[known].long()
+    if pattern == "one-hot at the draft":
+        out = torch.zeros(rows, vocabulary)
+        out[drafted] = 1.0
+        return out
+    probs: torch.Tensor = axes.probabilities("random" if "zero" in pattern else pattern, rows, vocabulary, s)
+    if pattern == "zero at the draft":
+        probs[drafted] = 0.0
+    return probs
+
+
+def repeated(function: Callable[..., Any], steps: int) -> Callable[..., Any]:
+    """The function, called once, or so many times with the same arguments (and so the same generators)."""
+    if steps == 1:
+        return function
+
+    def step(**arguments: Any) -> list[Any]:
+        return [function(**arguments) for _ in range(steps)]
+
+    return step
+
+
+# -- rejection_sample ------------------------------------------------------------------------------------------------
+
+_RATES: Mapping[str, tuple[float, ...]] = {"mixed": (0.9, 0.5, 0.1), "never": (0.0,), "always": (1.0,)}
+_LOGITS = (
+    "random",
+    "last id wins",
+    "softmax tie",
+    "near ties",
+    "two maxima",
+    "integer grid",
+    "one-hot",
+    "all equal",
+    "-0.0",
+    "bf16 grid",
+    "-inf some",
+    "-inf all but one",
+    "wide range",
+    "NaN last row",
+    "-inf everywhere",
+    "+inf once",
+)
+SAMPLE_AXES: axes.Axes = {
+    "temperatures": tuple(TEMPERATURES),
+    "draft probabilities": (
+        "random",
+        "none",
+        "zero at the draft",
+        "one-hot at the draft",
+        "peaked",
+        "all on the last id",
+    ),
+    "logits": _LOGITS,
+    "drafts": ("random", "likely", "-1 middle", "-1 last", "-1 first", "-1 everywhere", "id V-1", "id V"),
+    "counts": ("ragged", "full", "zero first", "zero last", "one each", "only last", "only first"),
+    "seeds": axes.SEEDS,
+    "vocabulary": (VOCABULARY, 2, 33, 1, 8193),
+    "steps": (1, 2),
+    "bonus ids": ("int32", "int64"),
+    "synthetic": (None, "mixed", "never", "always"),
+    "fp64 noise": (False, True),
+    "batch": (BATCH, 1, 5),
+}
+_UNUSUAL = axes.UNUSUAL_LOGITS | axes.UNUSUAL_DRAFT_IDS
+
+
+def _inside(row: Row) -> bool:
+    return row.get("logits") not in axes.UNUSUAL_LOGITS and row.get("drafts") not in axes.UNUSUAL_DRAFT_IDS
+
+
+def _sample_pool(row: Row, s: Stream) -> Pool:
+    batch, vocabulary = row["batch"], row["vocabulary"]
+    counts = axes.draft_counts(row["counts"], batch, MOST_DRAFTS if batch < 5 else 2)
+    rows = sum(counts)
+    logits = target_logits(row["logits"], rows, vocabulary, s)
+    if row["drafts"] == "likely":
+        # Half of the drafts are the most likely id, so that acceptance runs on to the bonus token.
+        ids = logits.nan_to_num().argmax(-1).to(torch.int32)
+        ids[3::4] = (ids[3::4] + 1) % vocabulary
+    else:
+        ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=True)
+    pool: Pool = {
+        "draft_token_ids": ids,
+        "num_draft_tokens": counts,
+        "max_spec_len": max(counts),
+        "cu_num_draft_tokens": cumulative(counts),
+        "draft_probs": draft_probabilities(row["draft probabilities"], rows, vocabulary, ids, s),
+        "target_logits": logits,
+        "bonus_token_ids": s.integers(0, vocabulary, (batch, 1), axes.IDS[row["bonus ids"]]),
+        "use_fp64_gumbel": row["fp64 noise"],
+        "steps": row["steps"],
+        **sampling_fields(row["temperatures"], batch, row["seeds"]),
+    }
+    if row["synthetic"]:
+        rates = _RATES[row["synthetic"]]
+        pool["synthetic_mode"] = True
+        pool["synthetic_conditional_rates"] = torch.tensor(
+            [rates[min(position, len(rates) - 1)] for position in range(max(counts))]
+        )
+    return pool
+
+
+def sample_cases() -> Iterator[Case]:
+    """Each value alone, then combinations that matter together, then pairs."""
+    name = "v1.rejection_sample"
+    alone = axes.extremes(SAMPLE_AXES)
+    together = [
+        {**axes.plain(SAMPLE_AXES), "drafts": ids, "draft probabilities": probs, "logits": logits, "counts": "full"}
+        for ids in ("-1 middle", "-1 everywhere")
+        for probs in ("none", "random")
+        for logits in ("last id wins", "all equal")
+    ]
+    together += [
+        {**axes.plain(SAMPLE_AXES), "temperatures": "greedy", "logits": logits, "drafts": ids, "counts": "full"}
+        for logits in ("softmax tie", "near ties", "two maxima")
+        for ids in ("likely", "-1 middle")
+    ]
+    listed = [*alone, *together]
+    # The large vocabulary is met alone; in pairs it would only take time.
+    small = {**SAMPLE_AXES, "vocabulary": (VOCABULARY, 2, 33), "batch": (BATCH, 1)}
+    pairs = axes.pairwise(small, axes.extremes(small))
+    yield from cases_from(SAMPLE_AXES, _sample_pool, name=name, contract=_inside, rows=listed + pairs, limit=110)
+
+
+def prepare_sample(arm: Arm, pool: Pool) -> Call:
+    """`rejection_sample`; versions before `target_logits` get the softmax that their caller applied."""
+    function = arm.get(f"{MODULE}rejection_sample")
+    bound = arm.bind(function, {**pool, "sampling_metadata": metadata(arm, pool), "target_probs": None})
+    require(function, bound, pool, "synthetic_conditional_rates", "use_fp64_gumbel")
+    call = repeated(function, pool["steps"])
+    if "target_probs" not in bound:
+        return Call(call, kwargs=bound)
+    bound["target_probs"] = _caller_probabilities(arm, pool)
+    return Call(call, kwargs=bound, watch={"target_probs": bound["target_probs"]})
+
+
+def _caller_probabilities(arm: Arm, pool: Pool) -> torch.Tensor:
+    logits: torch.Tensor = pool["target_logits"]
+    if pool["all_greedy"] and arm.has(f"{MODULE}compute_probs"):
+        arm.note("target_probs is target_logits for all-greedy batches, as this version's compute_probs returned them")
+        return logits
+    arm.note("target_probs is softmax(target_logits), as this version's caller computed it")
+    return logits.softmax(dim=-1, dtype=torch.float32)
+
+
+# -- sample_recovered_tokens -----------------------------------------------------------------------------------------
+
+RECOVERED_AXES: axes.Axes = {
+    "draft probabilities": ("random", "none", "zero at the draft", "one-hot at the draft", "as the target"),
+    "target probabilities": tuple(axes.PROBABILITIES),
+    "drafts": ("random", *axes.DRAFT_IDS[1:]),
+    "counts": ("ragged", "full", "zero first", "zero last", "one each", "only last"),
+    "seeds": axes.SEEDS,
+    "vocabulary": (VOCABULARY, 1, 2, 33, 8192, 8193),
+    "steps": (1, 2),
+    "fp64 noise": (False, True),
+}
+
+
+def _recovered_pool(row: Row, s: Stream) -> Pool:
+    vocabulary = row["vocabulary"]
+    counts = axes.draft_counts(row["counts"], BATCH, MOST_DRAFTS)
+    rows = sum(counts)
+    ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=False)
+    target = axes.probabilities(row["target probabilities"], rows, vocabulary, s)
+    same = row["draft probabilities"] == "as the target"
+    probs = target.clone() if same else draft_probabilities(row["draft probabilities"], rows, vocabulary, ids, s)
+    return {
+        "max_spec_len": max(counts),
+        "num_draft_tokens": counts,
+        "cu_num_draft_tokens": cumulative(counts),
+        "draft_token_ids": ids,
+        "draft_probs": None if probs is None else axes.guarded(probs, fill=1.0),
+        "target_probs": axes.guarded(target, fill=1.0),
+        "use_fp64_gumbel": row["fp64 noise"],
+        "steps": row["steps"],
+        **sampling_fields("random", BATCH, row["seeds"]),
+    }
+
+
+def recovered_cases() -> Iterator[Case]:
+    """Each value alone, then pairs with the small vocabularies."""
+    alone = axes.extremes(RECOVERED_AXES)
+    small = {**RECOVERED_AXES, "vocabulary": (VOCABULARY, 2, 33)}
+    yield from cases_from(
+        RECOVERED_AXES,
+        _recovered_pool,
+        name="v1.sample_recovered_tokens",
+        contract=lambda row: (
+            row["drafts"] not in axes.UNUSUAL_DRAFT_IDS
+            and row["target probabilities"] not in axes.UNUSUAL_PROBABILITIES
+        ),
+        # An id so large reads far outside any guard row.
+        allowed=lambda row: row["drafts"] != "largest id",
+        rows=alone + axes.pairwise(small, axes.extremes(small)),
+        limit=80,
+    )
+
+
+def prepare_recovered(arm: Arm, pool: Pool) -> Call:
+    function = arm.get(f"{MODULE}sample_recovered_tokens")
+    more = {"sampling_metadata": metadata(arm, pool), "device": torch.device(arm.device)}
+    bound = arm.bind(function, {**pool, **more})
+    require(function, bound, pool, "use_fp64_gumbel")
+    return Call(repeated(function, pool["steps"]), kwargs=bound)
+
+
+# -- generate_uniform_probs ------------------------------------------------------------------------------------------
+
+UNIFORM_AXES: axes.Axes = {
+    "seeds": axes.SEEDS,
+    "counts": axes.DRAFT_COUNTS,
+    "batch": (BATCH, 0, 1, 5, 8),
+    "most drafts": (MOST_DRAFTS, 1, 7, 16),
+    "steps": (1, 2),
+    "further tokens": (0, 2),
+}
+
+
+def _uniform_pool(row: Row, s: Stream) -> Pool:
+    counts = axes.draft_counts(row["counts"], row["batch"], row["most drafts"])
+    return {
+        "num_tokens": sum(counts) + row["further tokens"],
+        "num_draft_tokens": counts,
+        "generators": axes.seeds(row["seeds"], row["batch"]),
+        "steps": row["steps"],
+    }
+
+
+def uniform_cases() -> Iterator[Case]:
+    """Seeds of every kind with drafts of every kind; more tokens than drafts is outside the contract."""
+    yield from cases_from(
+        UNIFORM_AXES,
+        _uniform_pool,
+        name="v1.generate_uniform_probs",
+        contract=lambda row: row["further tokens"] == 0,
+    )
+
+
+def prepare_uniform(arm: Arm, pool: Pool) -> Call:
+    function = arm.get(f"{MODULE}generate_uniform_probs")
+    bound = arm.bind(function, {**pool, "device": torch.device(arm.device)})
+    return Call(repeated(function, pool["steps"]), kwargs=bound)
+
+
+# -- expand_batch_to_tokens ------------------------------------------------------------------------------------------
+
+EXPAND_VALUES: Mapping[str, tuple[float, ...]] = {
+    "some to replace": (0.0, 0.5, 2.0),
+    "all to replace": (0.0,),
+    "none to replace": (3.0, 1.0),
+    "-0.0": (-0.0, 1.0),
+    "NaN and inf": (axes.NAN, axes.INF, 0.0),
+}
+EXPAND_AXES: axes.Axes = {
+    "dtype": (torch.float32, torch.int32, torch.int64, torch.float64, torch.bfloat16, torch.float16),
+    "values": tuple(EXPAND_VALUES),
+    "counts": axes.DRAFT_COUNTS,
+    "replaced by": (None, (0, 1), (0, -1), (3, 0)),
+    "cumulative counts": (torch.int32, torch.int64),
+    "most drafts": (MOST_DRAFTS, 1, 127, 128, 129),
+    "tokens beyond": (0, 2),
+    "batch": (BATCH, 1, 6),
+}
+
+
+def _expand_counts(row: Row) -> list[int]:
+    batch = 2 if row["most drafts"] > MOST_DRAFTS else row["batch"]
+    counts: list[int] = axes.draft_counts(row["counts"], batch, row["most drafts"])
+    return counts
+
+
+def _expand_values(row: Row, batch: int) -> torch.Tensor:
+    values = EXPAND_VALUES[row["values"]]
+    dtype: torch.dtype = row["dtype"]
+    given = [values[index % len(values)] for index in range(batch)]
+    return torch.tensor(given if dtype.is_floating_point else [int(value) for value in given], dtype=dtype)
+
+
+def _expand_pool(row: Row, s: Stream) -> Pool:
+    counts = _expand_counts(row)
+    pool: Pool = {
+        "x": axes.guarded(_expand_values(row, len(counts))),
+        "cu_num_tokens": cumulative(counts).to(row["cumulative counts"]),
+        "num_tokens": sum(counts) + row["tokens beyond"],
+    }
+    if row["replaced by"]:
+        pool["replace_from"], pool["replace_to"] = row["replaced by"]
+    return pool
+
+
+def _expand_allowed(row: Row) -> bool:
+    dtype: torch.dtype = row["dtype"]
+    return row["values"] != "NaN and inf" or dtype.is_floating_point
+
+
+def _expand_inside(row: Row) -> bool:
+    return bool(row["most drafts"] <= 128 and row["tokens beyond"] == 0 and row["values"] != "NaN and inf")
+
+
+def expand_cases() -> Iterator[Case]:
+    """Values of every dtype spread over tokens; more than 128 tokens a request is outside the contract."""
+    yield from cases_from(
+        EXPAND_AXES,
+        _expand_pool,
+        name="v1.expand_batch_to_tokens",
+        contract=_expand_inside,
+        allowed=_expand_allowed,
+    )
+
+
+# -- apply_sampling_constraints --------------------------------------------------------------------------------------
+
+CONSTRAINT_AXES: axes.Axes = {
+    "temperatures": tuple(TEMPERATURES),
+    "logits": (
+        "random",
+        "integer grid",
+        "plateaus",
+        "all equal",
+        "-inf some",
+        "-inf all but one",
+        "bf16 grid",
+        "NaN last row",
+        "-inf everywhere",
+    ),
+    "top-k": (None, *axes.TOP_K),
+    "top-p": (None, *axes.TOP_P),
+    "counts": ("ragged", "full", "zero first", "one each", "only last"),
+    "vocabulary": (VOCABULARY, 2, 33),
+}
+
+
+def constraint_fields(row: Row, batch: int, vocabulary: int) -> Pool:
+    """`top_k` int32 and `top_p` float32 [batch], or None."""
+    top_k, top_p = row["top-k"], row["top-p"]
+    return {
+        "top_k": None if top_k is None else top_k.tensor(batch, torch.int32, vocabulary),
+        "top_p": None if top_p is None else top_p.tensor(batch),
+    }
+
+
+def _constraint_pool(row: Row, s: Stream) -> Pool:
+    counts = axes.draft_counts(row["counts"], BATCH, 2)
+    logits = axes.logits(row["logits"], sum(counts), row["vocabulary"], s)
+    return {
+        "logits": logits,
+        "cu_num_draft_tokens": cumulative(counts),
+        **sampling_fields(row["temperatures"], BATCH, "none"),
+        **constraint_fields(row, BATCH, row["vocabulary"]),
+    }
+
+
+def constraint_cases() -> Iterator[Case]:
+    """Temperature, top-k and top-p of requests over their drafts; fewer than 8 rows, so sorted in torch."""
+    yield from cases_from(
+        CONSTRAINT_AXES,
+        _constraint_pool,
+        name="v1.apply_sampling_constraints",
+        contract=lambda row: _inside(row) and str(row["top-k"]) not in axes.BEYOND,
+        limit=110,
+    )
+
+
+def prepare_constraints(arm: Arm, pool: Pool) -> Call:
+    """`apply_sampling_constraints`, or its forerunner, which goes on to the probabilities."""
+    if not arm.has(CONSTRAINTS[0]):
+        arm.note("compute_probs also applies the softmax")
+    function = arm.first(*CONSTRAINTS)
+    return Call(function, kwargs=arm.bind(function, {**pool, "sampling_metadata": metadata(arm, pool)}))
+
+
+TARGETS = (
+    Target(
+        name="v1.rejection_sample",
+        symbols=(f"{MODULE}rejection_sample",),
+        cases=sample_cases,
+        prepare=prepare_sample,
+        uses=(SAMPLING_METADATA, *PROCESSORS),
+        triton=True,
+        rows=("return", "bonus_token_ids"),
+    ),
+    Target(
+        name="v1.sample_recovered_tokens",
+        symbols=(f"{MODULE}sample_recovered_tokens",),
+        cases=recovered_cases,
+        prepare=prepare_recovered,
+        uses=(SAMPLING_METADATA, *PROCESSORS),
+        triton=True,
+    ),
+    Target(
+        name="v1.generate_uniform_probs",
+        symbols=(f"{MODULE}generate_uniform_probs",),
+        cases=uniform_cases,
+        prepare=prepare_uniform,
+    ),
+    Target(
+        name="v1.expand_batch_to_tokens",
+        symbols=(f"{MODULE}expand_batch_to_tokens",),
+        cases=expand_cases,
+        triton=True,
+        rows=("x",),
+    ),
+    Target(
+        name="v1.apply_sampling_constraints",
+        symbols=CONSTRAINTS,
+        cases=constraint_cases,
+        prepare=prepare_constraints,
+        uses=(SAMPLING_METADATA, *PROCESSORS),
+        triton=True,
+    ),
+)
