@@ -235,6 +235,13 @@ def pooling_params() -> type:
     return PoolingParams
 
 
+def set_stream() -> Callable[..., Any]:
+    """torch's own `set_stream`: vLLM's, which remembers the stream, would be put into torch for both arms."""
+    import torch
+
+    return torch.cuda.set_stream
+
+
 STANDINS = (
     StandIn("vllm.triton_utils", triton_utils),
     StandIn("vllm.logger", logger),
@@ -246,6 +253,7 @@ STANDINS = (
     StandIn("vllm.sampling_params:SamplingParams", sampling_params),
     StandIn("vllm:PoolingParams", pooling_params),
     StandIn("vllm.pooling_params:PoolingParams", pooling_params),
+    StandIn("vllm.utils.torch_utils:_patched_set_stream", set_stream),
     StandIn("vllm.utils.torch_utils:get_accelerator_view_from_cpu_tensor", view_of_host_memory),
     StandIn("vllm.utils.torch_utils:get_cuda_view_from_cpu_tensor", view_of_host_memory),
 )
