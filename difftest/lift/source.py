@@ -94,9 +94,16 @@ class SourceModule:
     @cached_property
     def bindings(self) -> dict[str, list[int]]:
         """Name -> indices of the top-level statements that bind or change it, in source order."""
+        # A file that sets attributes of a module it imports patches what both arms share; that is never lifted.
+        modules = {
+            (alias.asname or alias.name.split(".")[0])
+            for node in walk_statements(self.statements)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
         found: dict[str, list[int]] = {}
         for index, node in enumerate(self.statements):
-            for name in bound_names(node) | changed_roots(node):
+            for name in bound_names(node) | (changed_roots(node) - modules):
                 found.setdefault(name, []).append(index)
         return {
             name: at for name, at in found.items() if any(name in bound_names(self.statements[i]) for i in at)
