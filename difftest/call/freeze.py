@@ -92,7 +92,7 @@ class Freezer:
             return ("tensor", str(value.dtype), shape, strides, device, b"")
         storage = value.untyped_storage()
         size = storage.nbytes()
-        if size:
+        if size and value.numel():  # an empty view has no address
             self.memory.append((self.name, value.data_ptr(), storage.data_ptr(), size))
         if self._whole:
             if size >= LARGE:
