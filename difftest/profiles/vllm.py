@@ -235,6 +235,11 @@ def pooling_params() -> type:
     return PoolingParams
 
 
+def uva_available() -> Callable[[], bool]:
+    """A device can view host memory (UVA), as on a GPU worker."""
+    return lambda: True
+
+
 def set_stream() -> Callable[..., Any]:
     """torch's own `set_stream`: vLLM's, which remembers the stream, would be put into torch for both arms."""
     import torch
@@ -253,6 +258,7 @@ STANDINS = (
     StandIn("vllm.sampling_params:SamplingParams", sampling_params),
     StandIn("vllm:PoolingParams", pooling_params),
     StandIn("vllm.pooling_params:PoolingParams", pooling_params),
+    StandIn("vllm.utils.platform_utils:is_uva_available", uva_available),
     StandIn("vllm.utils.torch_utils:_patched_set_stream", set_stream),
     StandIn("vllm.utils.torch_utils:get_accelerator_view_from_cpu_tensor", view_of_host_memory),
     StandIn("vllm.utils.torch_utils:get_cuda_view_from_cpu_tensor", view_of_host_memory),
