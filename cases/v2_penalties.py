@@ -14,8 +14,8 @@ import torch
 
 from difftest.cases import axes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, per_slot, rows_of, takes
-from difftest.cases.v2_state import add_request, flush, make_state, process, snapshot, token_state
+from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, takes
+from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_PENALTIES = (f"{GPU}.sample.penalties:apply_penalties", f"{GPU}.penalties:apply_penalties")
@@ -23,6 +23,7 @@ FUSED = f"{GPU}.sample.penalties:apply_penalties_and_temperature"
 APPLY_TEMPERATURE = f"{GPU}.sample.gumbel:apply_temperature"
 BINCOUNT = (f"{GPU}.sample.penalties:bincount",)
 STATE = f"{GPU}.sample.penalties:PenaltiesState"
+APPLY_METHODS = ("apply", "apply_penalties", "apply_penalties_and_temperature")
 
 AXES = {
     "repetition": (axes.REPETITION[1], axes.REPETITION[0], *axes.REPETITION[2:]),
@@ -36,7 +37,7 @@ AXES = {
     "drafts": ("none", "ragged", "full", "zero first", "only last"),
     "draft ids": ("random", "-1 first", "-1 everywhere", "same id", "id V-1", "id V"),
     "vocab": (50, 1, 31, 32, 33, 65, 8191, 8192, 8193),
-    "requests": (3, 1, 5),
+    "requests": (2, 1, 4),
     "mapping": MAPPINGS[:4],
     "dtype": tuple(FLOATS),
     "layout": ("contiguous", "padded rows", "sliced columns", "offset storage", "every other row"),
@@ -107,7 +108,7 @@ def _contract(row: Row) -> bool:
 
 
 def cases() -> Iterator[Case]:
-    yield from axes.cases_from(AXES, _pool, name="v2.apply_penalties", contract=_contract, limit=130)
+    yield from axes.cases_from(AXES, _pool, name="v2.apply_penalties", contract=_contract, limit=90)
 
 
 def _metadata(pool: Pool) -> SimpleNamespace:
@@ -124,12 +125,12 @@ def _metadata(pool: Pool) -> SimpleNamespace:
 
 
 def _penalties_call(arm: Arm, function: Any, pool: Pool) -> dict[str, Any]:
-    values = {**pool, "sampling_metadata": _metadata(pool)}
+    values = {**expanded_only(function, pool), "sampling_metadata": _metadata(pool)}
     if "sampling_metadata" in takes(function):
         arm.note("penalties are one a row, taken from their slots")
     if "token_ids" not in takes(function):
         arm.note("draft tokens are not counted")
-    return arm.bind(function, values, idx_mapping="expanded_idx_mapping")
+    return arm.bind(function, values)
 
 
 def prepare(arm: Arm, pool: Pool) -> Call:
@@ -170,7 +171,7 @@ def prepare_fused(arm: Arm, pool: Pool) -> Call:
     penalties, temperature = arm.first(*APPLY_PENALTIES), arm.get(APPLY_TEMPERATURE)
     arm.note("penalties and temperature are two calls")
     first = _penalties_call(arm, penalties, pool)
-    second = arm.bind(temperature, pool, idx_mapping="expanded_idx_mapping")
+    second = arm.bind(temperature, expanded_only(temperature, pool))
 
     def both() -> None:
         penalties(**first)
@@ -334,8 +335,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
         elif pool["again"] != "no":
             add_request(arm, state, 1, {"presence_penalty": 0.3} if "other" in pool["again"] else {}, pool)
             flush(arm, state, pool)
-        names = ("apply", "apply_penalties", "apply_penalties_and_temperature")
-        logits = process(arm, state, names, pool["logits"], context)
+        logits = process(arm, state, APPLY_METHODS, pool["logits"], context)
         return {"logits": logits, **snapshot(state, SNAPSHOT)}
 
     return Call(life)
@@ -353,5 +353,7 @@ TARGETS = (
         rows=("logits",),
     ),
     Target("v2.bincount", BINCOUNT, count_cases, prepare_count, triton=True),
-    Target("v2.penalties_state", (STATE,), state_cases, prepare_state, triton=True),
+    Target(
+        "v2.penalties_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+    ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from difftest.cases.axes import Stream, guarded
-from difftest.cases.v2_batch import SLOTS, takes
+from difftest.cases.v2_batch import SLOTS, expanded_only, takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Pool
 
@@ -44,6 +44,11 @@ SAMPLING_DEFAULTS: dict[str, Any] = {
 """What a request asks for when it asks for nothing; field names as in vLLM's SamplingParams."""
 
 STATE_TENSORS = ("all_token_ids", "prompt_len", "prefill_len", "total_len", "num_computed_tokens")
+
+
+def methods(symbol: str, *processing: str) -> tuple[str, ...]:
+    """Symbols of the methods of a state that are called: its life cycle, and what processes logits."""
+    return tuple(f"{symbol}.{name}" for name in ("__init__", "add_request", "apply_staged_writes", *processing))
 
 
 def sampling_params(given: Mapping[str, Any]) -> SimpleNamespace:
@@ -146,7 +151,7 @@ def process(arm: Arm, state: Any, names: Sequence[str], logits: torch.Tensor, co
     if "ctx" in takes(method):
         result = method(logits, SimpleNamespace(**context))
     else:
-        result = method(**arm.bind(method, {"logits": logits, **context}, idx_mapping="expanded_idx_mapping"))
+        result = method(**arm.bind(method, {"logits": logits, **expanded_only(method, context)}))
     return logits if result is None else result
 
 
