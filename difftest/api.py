@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,8 @@ from typing import Any, Protocol
 import difftest
 from difftest import catalog
 from difftest.errors import NothingCompared, UsageError
+from difftest.expect import Expectation, unused
+from difftest.expect import load as load_expectations
 from difftest.result import (
     MISMATCHES_SHOWN,
     CaseCounts,
@@ -56,6 +58,7 @@ class RunOptions:
         execute_same: run targets whose code is the same in both arms too (`--all`).
         exceptions: `type`, `message` or `any`.
         jobs: children at work; as many as cores when None.
+        expect: manifest of expected differences (:mod:`difftest.expect`).
         command: the command line, for the report.
     """
 
@@ -76,6 +79,7 @@ class RunOptions:
     contract_only: bool = False
     jobs: int | None = None
     timeout: float | None = None
+    expect: Path | None = None
     cache: Path | None = None
     command: str = ""
 
@@ -119,6 +123,8 @@ class _Run:
     heads: list[ArmSource]
     planner: Planner
     planned: list[Planned] = field(default_factory=list)
+    expected: tuple[Expectation, ...] = ()
+    expected_used: set[int] = field(default_factory=set)
     results: dict[int, TargetResult] = field(default_factory=dict)
 
 
@@ -130,6 +136,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
     """
     began = time.monotonic()
     _check(options)
+    expected = load_expectations(options.expect) if options.expect else ()
     cache = cache_folder(options.cache)
     with using(cache):
         cache.mkdir(parents=True, exist_ok=True)
@@ -143,6 +150,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         stack.callback(supervisor.stop)
         outlines = catalog.outline(cache, [str(p) for p in options.cases_from])
         state = _arms(options, observer or Silent(), scratch, base_tree, head_trees)
+        state.expected = expected
         chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
         explicit = {o.name for o in chosen} if options.targets and not _has_glob(options.targets) else set()
         for outline in chosen:
@@ -159,6 +167,9 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         results = tuple(state.results[i] for i in range(len(state.planned)))
         compared = sum(r.cases.executed or (r.code == "same") for r in results)
         verdict = overall([r.verdict for r in results])
+        notes = _unmet(state, results)
+        if notes and verdict is not Verdict.DIFFERENT:
+            verdict = Verdict.UNMEASURED
         if not compared and verdict is Verdict.IDENTICAL:
             verdict = Verdict.UNMEASURED
         return RunResult(
@@ -169,7 +180,17 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
             targets=results,
             seconds={"total": round(time.monotonic() - began, 3), "lift": round(lifted - began, 3)},
             command=options.command or _command(options),
+            notes=notes,
         )
+
+
+def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
+    """What the manifest says that is not so: entries that matched nothing."""
+    executed = [r.name for r in results if r.cases.executed]
+    return tuple(
+        f"the manifest expects a difference that was not found: {entry.words()} ({entry.reason}); remove the entry"
+        for entry in unused(state.expected, state.expected_used, executed)
+    )
 
 
 def _check(options: RunOptions) -> None:
@@ -267,6 +288,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
             "seconds": options.budget / len(todo) * min(slots, len(todo)) if options.budget else None,
             "contract_only": options.contract_only,
             "exceptions": options.exceptions,
+            "expect": [asdict(entry) for entry in state.expected],
             "seed": options.seed,
         },
         lambda unit, done: state.observer.advance(unit.target, done),
@@ -317,17 +339,22 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     kinds: Counter[str] = sum((u.kinds for u in units), Counter())
     unmeasured: Counter[str] = sum((u.unmeasured for u in units), Counter())
     mismatches = [m for u in units for m in u.mismatches]
-    mismatches.sort(key=lambda m: (not m["contract"], m.pop("number")))
+    mismatches.sort(key=lambda m: (not m["contract"], m["number"]))
     verdict, reason = Verdict.IDENTICAL, ""
+    used: Counter[int] = sum((u.expected for u in units), Counter())
+    state.expected_used.update(used)
     if counts["different"]:
         verdict = Verdict.DIFFERENT
-    elif not counts["identical"]:
+    elif not counts["identical"] + counts["expected"]:
         verdict = Verdict.UNMEASURED
         reason = _reason(unmeasured) or _no_cases(state.options, counts)
     elif counts["unmeasured"]:
         verdict, reason = _partly(counts, unmeasured)
     elif counts["both_raised"] and counts["both_raised"] == counts["identical"]:
         verdict, reason = Verdict.UNMEASURED, "not exercised: every case raised the same exception in both arms"
+    if verdict is Verdict.IDENTICAL and counts["expected"]:
+        verdict = Verdict.EXPECTED
+        reason = "; ".join(dict.fromkeys(state.expected[number].reason for number in used))
     notes = list(dict.fromkeys([*item.notes, *[n for u in units for n in u.notes]]))
     notes += [f"{count} cases not measured: {text}" for text, count in unmeasured.most_common(5)]
     if counts["left_out"]:
@@ -348,12 +375,12 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
             executed=counts["executed"],
             identical=counts["identical"],
             different=counts["different"],
-            expected=0,
+            expected=counts["expected"],
             unmeasured=min(counts["unmeasured"], counts["executed"]),
         ),
         mismatches=tuple(
             Mismatch(**{**m, "index": tuple(m["index"]), "detail": tuple(m["detail"])})
-            for m in mismatches[:MISMATCHES_SHOWN]
+            for m in ({k: v for k, v in m.items() if k != "number"} for m in mismatches[:MISMATCHES_SHOWN])
         ),
         mismatches_total=counts["mismatches"],
         kinds=dict(kinds.most_common()),

@@ -38,6 +38,8 @@ def cli() -> None:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
+@click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
+@click.option("--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest.")
 @click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
 @click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
@@ -45,12 +47,15 @@ def cli() -> None:
 @click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 @click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
-def run(heads: tuple[str, ...], formats: tuple[str, ...], cases: str | None, **options: Any) -> int:
+def run(
+    heads: tuple[str, ...], formats: tuple[str, ...], cases: str | None, write_expect: Path | None, **options: Any
+) -> int:
     """Run both versions on the same cases and report every difference."""
     from rich.console import Console
 
     from difftest import api
-    from difftest.output import Formats, Progress, show
+    from difftest.expect import draft
+    from difftest.output import Formats, Progress, show, write_text
 
     outputs = Formats.parse(formats)
     base = options.pop("base")
@@ -67,6 +72,8 @@ def run(heads: tuple[str, ...], formats: tuple[str, ...], cases: str | None, **o
         result = api.run(request, progress)
     show(result, Console())
     outputs.write(result)
+    if write_expect is not None:
+        write_text(write_expect, draft(result))
     return result.exit_code
 
 

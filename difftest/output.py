@@ -51,6 +51,18 @@ class Formats:
             reports.write(result, kind, path)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def show(result: RunResult, console: Console) -> None:
     """The report for a person; its last line is the sentence for a pull request."""
     importlib.import_module("difftest.reports.terminal").render(result, console)

@@ -52,6 +52,7 @@ class Unit:
     kinds: Counter[str] = field(default_factory=Counter)
     mismatches: list[dict[str, Any]] = field(default_factory=list)
     unmeasured: Counter[str] = field(default_factory=Counter)
+    expected: Counter[int] = field(default_factory=Counter)
     adapters: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
@@ -241,6 +242,7 @@ class _Loop:
         unit.counts.update(message["counts"])
         unit.kinds.update(message["kinds"])
         unit.unmeasured.update(message["unmeasured"])
+        unit.expected.update({int(number): count for number, count in message["expected"].items()})
         unit.mismatches += message["mismatches"]
         unit.adapters.update(message["adapters"])
         if message["strangers"]:

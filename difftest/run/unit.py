@@ -11,6 +11,7 @@ from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
 from difftest.call.poison import FILLS, POISON
 from difftest.call.values import Copier, case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
+from difftest.expect import Expectation
 from difftest.result import MISMATCHES_SHOWN
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.target import Case, Pool
@@ -38,6 +39,12 @@ class UnitRun:
         self.mismatches: list[dict[str, Any]] = []
         self.unmeasured: Counter[str] = Counter()
         self.detailed = 0
+        self.expected = [
+            (number, Expectation(**{**entry, "kind": tuple(entry["kind"])}))
+            for number, entry in enumerate(self.options.get("expect", ()))
+        ]
+        self.expected = [(n, entry) for n, entry in self.expected if entry.covers_target(self.target.name)]
+        self.expected_used: Counter[int] = Counter()
 
     def run(self) -> None:
         share, total = self.unit["share"]
@@ -184,7 +191,24 @@ class UnitRun:
         self.counts["unmeasured"] += 1
         self.unmeasured[reason] += 1
 
+    def is_expected(self, case: Case, identity: str, found: list[Difference]) -> bool:
+        """Whether the manifest expects every mismatch of the case."""
+        used = []
+        for item in found:
+            match = next(
+                (n for n, e in self.expected if e.matches(case.label, identity, case.contract, item.kind, item.leaf)),
+                None,
+            )
+            if match is None:
+                return False
+            used.append(match)
+        self.expected_used.update(set(used))
+        return True
+
     def differs(self, index: int, case: Case, identity: str, found: list[Difference]) -> None:
+        if self.expected and self.is_expected(case, identity, found):
+            self.counts["expected"] += 1
+            return
         self.counts["different"] += 1
         if not case.contract:
             self.counts["outside_contract"] += 1
@@ -225,11 +249,13 @@ class UnitRun:
                 "kinds": dict(self.kinds),
                 "mismatches": self.mismatches,
                 "unmeasured": dict(self.unmeasured),
+                "expected": dict(self.expected_used),
                 "adapters": adapters,
                 "strangers": strangers,
             }
         )
         self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
+        self.expected_used = Counter()
 
 
 def _root(leaf: str) -> str:

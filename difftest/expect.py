@@ -1,0 +1,154 @@
+"""The manifest of expected differences (`--expect FILE`): what a change is meant to do, written down. No torch.
+
+A TOML file of entries:
+
+    [[expect]]
+    target = "v1.rejection_sample"        # name or glob
+    leaf = "return*"                      # optional glob over the place: `return[0]`, `logits`, `rng.torch`
+    kind = ["value", "structure"]         # optional: kinds of mismatch
+    case = "*-1 draft*"                   # optional glob over the case's label, or its id
+    contract = false                      # optional: only cases inside (true) or outside (false) the contract
+    reason = "placeholders are rejected instead of read as the last id (#46533)"
+    expires = "v0.33.0"                   # optional: fails once head contains this revision
+
+A case is `expected` when every one of its mismatches is matched by some entry; one that no entry matches keeps the
+case `different`. An entry that matched nothing, or has expired, fails the run: it says something that is not so.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from difftest.errors import UsageError
+from difftest.result import Kind, RunResult
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One entry of a manifest; see the module's docstring."""
+
+    target: str
+    reason: str
+    leaf: str = "*"
+    kind: tuple[str, ...] = ()
+    case: str = "*"
+    contract: bool | None = None
+    expires: str | None = None
+
+    def covers_target(self, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, self.target)
+
+    def matches(self, label: str, identity: str, contract: bool, kind: str, leaf: str) -> bool:
+        """Whether the entry expects this mismatch of a target that it covers."""
+        return (
+            (not self.kind or kind in self.kind)
+            and _glob(leaf, self.leaf)
+            and (_glob(label, self.case) or identity == self.case)
+            and (self.contract is None or self.contract is contract)
+        )
+
+    def words(self) -> str:
+        """The entry in a line, for messages."""
+        parts = [self.target]
+        parts += [f"{name} {value}" for name, value in (("leaf", self.leaf), ("case", self.case)) if value != "*"]
+        parts += [f"kind {', '.join(self.kind)}"] if self.kind else []
+        return ", ".join(parts)
+
+
+def _glob(text: str, pattern: str) -> bool:
+    """Like fnmatch, but brackets stand for themselves: places are written `return[0]`."""
+    return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
+_FIELDS: Mapping[str, type] = {
+    "target": str,
+    "reason": str,
+    "leaf": str,
+    "case": str,
+    "contract": bool,
+    "expires": str,
+}
+
+
+def load(path: Path) -> tuple[Expectation, ...]:
+    """Read a manifest.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or an entry is malformed; the line names the entry.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--expect {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--expect {path} is not TOML: {error}") from None
+    unknown = [name for name in data if name != "expect"]
+    if unknown or not isinstance(data.get("expect", []), list):
+        raise UsageError(f"--expect {path}: only [[expect]] entries are allowed, not {', '.join(unknown) or 'a table'}")
+    return tuple(_entry(item, f"--expect {path}, entry {n}") for n, item in enumerate(data.get("expect", []), 1))
+
+
+def _entry(item: Any, where: str) -> Expectation:
+    if not isinstance(item, dict):
+        raise UsageError(f"{where} is not a table")
+    kinds = item.get("kind", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    known = [str(kind) for kind in Kind]
+    if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
+        raise UsageError(f"{where}: kind {kinds} is none of {', '.join(known)}")
+    for name, value in item.items():
+        if name != "kind" and name not in _FIELDS:
+            raise UsageError(f"{where}: unknown field {name}; fields: kind, {', '.join(_FIELDS)}")
+        if name in _FIELDS and type(value) is not _FIELDS[name]:
+            raise UsageError(f"{where}: {name} must be a {_FIELDS[name].__name__}, not {value!r}")
+    for name in ("target", "reason"):
+        if not item.get(name, "").strip():
+            raise UsageError(f"{where} has no {name}")
+    return Expectation(**{**item, "kind": tuple(kinds)})
+
+
+def unused(entries: Sequence[Expectation], used: set[int], executed: Sequence[str]) -> list[Expectation]:
+    """Entries that matched nothing although a target that they cover was executed, or that cover no target at all."""
+    return [
+        entry
+        for number, entry in enumerate(entries)
+        if number not in used and any(entry.covers_target(name) for name in executed)
+    ]
+
+
+def draft(result: RunResult) -> str:
+    """A manifest that expects what a run found, to be narrowed and given reasons by its author."""
+    seen: dict[tuple[str, str, str], int] = {}
+    for target in result.targets:
+        for item in target.mismatches:
+            key = (target.name, _general(item.leaf), item.kind)
+            seen[key] = seen.get(key, 0) + 1
+    lines = ["# Drafted from a run. Say why in each reason, narrow `case`, and delete what is not meant."]
+    for (name, leaf, kind), count in seen.items():
+        lines += [
+            "",
+            "[[expect]]",
+            f"target = {_quoted(name)}",
+            f"leaf = {_quoted(leaf)}",
+            f"kind = {_quoted(kind)}",
+            f'reason = ""  # {count} of the mismatches shown',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _general(leaf: str) -> str:
+    """`return[0][12]` as `return[0]*`: the place without the row."""
+    head, bracket, _ = leaf.partition("[")
+    if not bracket:
+        return leaf
+    first = leaf[: leaf.index("]") + 1] if "]" in leaf else head
+    return leaf if first == leaf else f"{first}*"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
