@@ -64,12 +64,20 @@ class Caller:
         device: `cpu` or `cuda`.
         states: the process-wide generators, restored before every call.
         scrub: takes what differs between arms by name only (module prefixes, folders) out of a message.
+        in_tree: whether a module is in the tree of either arm; failing to import such a one is what the code does.
     """
 
-    def __init__(self, device: str, states: GlobalStates, scrub: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        device: str,
+        states: GlobalStates,
+        scrub: Callable[[str], str],
+        in_tree: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self.device = device
         self.states = states
         self.scrub = scrub
+        self.in_tree = in_tree
         self.environment_errors: dict[str, None] = {}
 
     def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
@@ -137,7 +145,8 @@ class Caller:
     def _exception(self, error: BaseException) -> tuple[str, str]:
         name = type(error).__qualname__
         message = _ADDRESS.sub("0x...", self.scrub(str(error)))[:2000]
-        if isinstance(error, _ENVIRONMENT) or _ENVIRONMENT_MESSAGE.search(message):
+        here = isinstance(error, ImportError) and error.name is not None and self.in_tree(self.scrub(error.name))
+        if not here and (isinstance(error, _ENVIRONMENT) or _ENVIRONMENT_MESSAGE.search(message)):
             self.environment_errors[f"{name}: {message[:300]}"] = None
             return ("environment", f"{name}: {message}")
         return name, message

@@ -32,8 +32,8 @@ class UnitRun:
         self.unit = unit
         self.target = child.targets[unit["target"]]
         self.options = unit["options"]
-        self.caller = Caller(child.device, child.states, child.scrub)
         self.arms = [child.arm(label) for label in unit["arms"]]
+        self.caller = Caller(child.device, child.states, child.scrub, self.in_tree)
         self.counts: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self.mismatches: list[dict[str, Any]] = []
@@ -75,6 +75,9 @@ class UnitRun:
                 self.counts["cut"] += 1
                 break
         self.flush(None)
+
+    def in_tree(self, module: str) -> bool:
+        return any(arm.loader.sources.module(module) is not None for arm in self.arms)
 
     def cases(self) -> list[Case]:
         kinds = self.options.get("kinds")
