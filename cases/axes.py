@@ -896,6 +896,7 @@ def cases_from(
     allowed: Callable[[Row], bool] | None = None,
     limit: int | None = None,
     covers: int = 1,
+    alone: Axes | None = None,
     rows: Sequence[Row] | None = None,
     prefix: str = "",
 ) -> Iterator[Case]:
@@ -909,12 +910,14 @@ def cases_from(
         allowed: says which rows make sense; the others are left out.
         limit: at most so many cases; what is cut off are pairs at the end.
         covers: how many covers of all pairs; further ones meet other triples of values.
+        alone: further values by axis that meet plain values only; for those that end the call at once.
         rows: take these rows instead, in this order.
         prefix: begins each label.
     """
     if rows is None:
-        rows = extremes(axes)
-        rows += pairwise(axes, rows)
+        single = extremes(axes)
+        rows = single + [{**single[0], axis: v} for axis, values in (alone or {}).items() for v in values]
+        rows += pairwise(axes, single)
         for turn in range(1, covers):
             rows += pairwise(axes, rows[:1], turn)
     made = 0

@@ -12,27 +12,47 @@ from difftest.target import Case, Pool, Target
 APPLY_ALL = "vllm.v1.sample.ops.penalties:apply_all_penalties"
 APPLY = "vllm.model_executor.layers.utils:apply_penalties"
 
-PROMPTS = ("ragged", "empty", "no columns", "repeated ids", "first and last id", "full", "id -1", "id V+1")
-_UNUSUAL_PROMPTS = frozenset(("id -1", "id V+1"))
-_OFF = (axes.REPETITION[0], axes.PRESENCE[0], axes.FREQUENCY[0])
+PROMPTS = ("ragged", "empty", "no columns", "repeated ids", "first and last id", "full")
+_UNUSUAL_PROMPTS = ("id -1", "id V+1")
+_REFUSED_HISTORIES = ("-1 in the middle", "id past V", "no list at all")
+_PATTERNS = (
+    "random",
+    "integer grid",
+    "bf16 grid",
+    "-0.0",
+    "all equal",
+    "denormals",
+    "huge",
+    "wide range",
+    "-inf some",
+    "-inf everywhere",
+    "+inf once",
+    "NaN at the start",
+)
 
 _AXES: axes.Axes = {
     "presence": (axes.PRESENCE[1], axes.PRESENCE[0], *axes.PRESENCE[2:]),
     "frequency": axes.FREQUENCY,
     "repetition": axes.REPETITION,
-    "history": axes.HISTORIES,
+    "history": tuple(name for name in axes.HISTORIES if name not in _REFUSED_HISTORIES),
     "prompt": PROMPTS,
-    "pattern": tuple(axes.LOGITS),
+    "pattern": _PATTERNS,
     "batch": axes.BATCHES,
     "vocab": (9, 1, 2, 8, 33, 1025),
     "dtype": tuple(axes.FLOATS.values()),
-    "layout": axes.LAYOUTS,
+    "layout": axes.LAYOUTS[:-1],
 }
+_ALONE: axes.Axes = {"history": _REFUSED_HISTORIES, "prompt": _UNUSUAL_PROMPTS, "layout": ("expanded",)}
 _TENSOR_AXES: axes.Axes = {
     **{name: values for name, values in _AXES.items() if name != "history"},
-    "history": ("ragged", "empty", "repeated ids", "first and last id", "id V", "id past V", "-1 only"),
+    "history": ("ragged", "empty", "repeated ids", "first and last id", "id V"),
     "parameters": ("contiguous", "every other row", "offset storage"),
-    "ids": tuple(reversed(axes.IDS.values())),
+    "ids": (torch.int64,),
+}
+_TENSORS_ALONE: axes.Axes = {
+    **_ALONE,
+    "history": ("id past V", "-1 only", "trailing -1"),
+    "ids": (torch.int32,),
 }
 
 
@@ -97,12 +117,12 @@ def _contract(row: axes.Row) -> bool:
 
 
 def _cases() -> Iterator[Case]:
-    yield from axes.cases_from(_AXES, _build, name="v1.penalties", contract=_contract, covers=3)
+    yield from axes.cases_from(_AXES, _build, name="v1.penalties", contract=_contract, alone=_ALONE, covers=2)
 
 
 def _tensor_cases() -> Iterator[Case]:
     yield from axes.cases_from(
-        _TENSOR_AXES, _build_tensors, name="v1.penalties_of_tensors", contract=_contract, covers=2
+        _TENSOR_AXES, _build_tensors, name="v1.penalties_of_tensors", contract=_contract, alone=_TENSORS_ALONE
     )
 
 

@@ -331,6 +331,12 @@ def test_further_covers_hold_all_pairs_too_and_meet_other_triples() -> None:
     assert len({case.label for case in made}) == len(made) > len(first) + len(other)
 
 
+def test_values_that_stand_alone_meet_plain_values_only() -> None:
+    made = list(axes.cases_from(AXES, lambda row, s: {}, name="x", alone={"batch": [-1], "seed": [2, 3]}))
+    assert [case.label for case in made if "batch -1" in case.label] == ["batch -1"]
+    assert [case.label for case in made if case.axes["seed"] in "23"] == ["seed 2", "seed 3"]
+
+
 def test_extremes_change_one_axis_at_a_time() -> None:
     first, *others = axes.extremes(AXES)
     assert first == axes.plain(AXES) and len(others) == 2 + 3 + 1 + 1 + 5
