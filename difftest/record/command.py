@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from difftest.errors import UsageError
@@ -167,7 +166,6 @@ def capture(
     settings = Settings(
         str(folder), chosen(site), max_calls, max_bytes, one_in, secrets.token_hex(16) if redact else "", wait
     )
-    _check_installed()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(list(command), env={**os.environ, **settings.to_environment()})
@@ -185,14 +183,6 @@ def capture(
         return code or 3
     _say(show(folder), out)
     return code
-
-
-def _check_installed() -> None:
-    found = metadata.entry_points(group="vllm.general_plugins", name="difftest")
-    if not found:
-        raise UsageError(
-            "difftest is not installed with its vLLM plugin here; install difftest-sampler beside vLLM, not from a folder"
-        )
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

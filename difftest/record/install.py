@@ -126,7 +126,7 @@ def _wrap_site(recorder: Recorder, site: str, module: ModuleType) -> None:
 
 def _watch_v1_runner(recorder: Recorder, module: ModuleType) -> None:
     """Steps, request ids and warm-ups of the V1 model runner."""
-    runner: Any = module.GPUModelRunner  # type: ignore[attr-defined]
+    runner: Any = module.GPUModelRunner
 
     def request_ids(self: Any, *_: Any, **__: Any) -> Sequence[str]:
         return [name for name in self.input_batch.req_ids if name is not None]
@@ -138,7 +138,7 @@ def _watch_v1_runner(recorder: Recorder, module: ModuleType) -> None:
 
 def _watch_v2_runner(recorder: Recorder, module: ModuleType) -> None:
     """Steps, request ids and warm-ups of Model Runner V2."""
-    runner: Any = module.GPUModelRunner  # type: ignore[attr-defined]
+    runner: Any = module.GPUModelRunner
 
     def request_ids(_self: Any, _hidden_states: Any, input_batch: Any, *_: Any, **__: Any) -> Sequence[str]:
         return list(input_batch.req_ids)
