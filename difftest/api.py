@@ -29,7 +29,6 @@ from difftest.expect import load as load_expectations
 from difftest.result import (
     MISMATCHES_SHOWN,
     CaseCounts,
-    Identity,
     Mismatch,
     RunResult,
     TargetResult,
@@ -40,6 +39,7 @@ from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, write_clos
 from difftest.run.supervisor import Supervisor, Unit
 from difftest.trees import Tree, open_tree
 from difftest.trees.cache import cache_folder, using
+from difftest.trees.git import Repository, merge_base
 
 CASE_KINDS = ("grid", "fuzz", "recorded")
 
@@ -143,6 +143,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
     with contextlib.ExitStack() as stack:
         base_tree = stack.enter_context(open_tree(options.base, options.repo, cache))
         head_trees = [stack.enter_context(open_tree(head, options.repo, cache)) for head in options.heads]
+        _refuse_expired(expected, head_trees, options.repo)
         scratch = stack.enter_context(_scratch())
         slots = options.jobs or max(1, os.cpu_count() or 1)
         # The worker imports torch while this process binds and lifts.
@@ -182,6 +183,30 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
             command=options.command or _command(options),
             notes=notes,
         )
+
+
+def merge_base_of(heads: Sequence[str], repo: Path | None = None) -> str:
+    """The merge base of the first head with the default branch: what `difftest run` compares with unless told.
+
+    Raises:
+        TreeError: no repository, no default branch, or no common commit.
+    """
+    return merge_base(repo, "HEAD" if heads[0] == "WORKTREE" else heads[0])
+
+
+def _refuse_expired(entries: Sequence[Expectation], heads: Sequence[Tree], repo: Path | None) -> None:
+    for entry in entries:
+        if entry.expires is None:
+            continue
+        repository = Repository.find(repo)
+        end = repository.commit(entry.expires).sha
+        for head in heads:
+            commit = head.identity.details.get("commit")
+            if isinstance(commit, str) and repository.contains(commit, end):
+                raise UsageError(
+                    f"the expected difference {entry.words()} ({entry.reason}) expired with {entry.expires}, "
+                    f"which {head.identity.spec} contains; remove the entry"
+                )
 
 
 def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
@@ -452,16 +477,7 @@ def _command(options: RunOptions) -> str:
     return shlex.join(words)
 
 
-def identities(specs: Sequence[str], repo: Path | None = None) -> list[Identity]:
-    """The resolved identities of some trees."""
-    found = []
-    for spec in specs:
-        with open_tree(spec, repo) as tree:
-            found.append(tree.identity)
-    return found
-
-
-__all__ = ["CASE_KINDS", "Observer", "RunOptions", "Silent", "identities", "run"]
+__all__ = ["CASE_KINDS", "Observer", "RunOptions", "Silent", "merge_base_of", "run"]
 
 if sys.platform == "win32":
     raise ImportError("difftest needs fork, which Windows lacks; use WSL or a container")

@@ -27,7 +27,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--base", metavar="TREE", help=f"The version to compare with: {_TREE}.")
+@click.option("--base", metavar="TREE", help=f"The version to compare with: {_TREE} [default: the merge base].")
 @click.option("--head", "heads", metavar="TREE", multiple=True, help="The version in question; may be given again.")
 @click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
 @click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
@@ -60,7 +60,8 @@ def run(
     outputs = Formats.parse(formats)
     base = options.pop("base")
     if base is None:
-        raise click.UsageError("Missing option '--base'.")
+        heads = heads or ("HEAD",)
+        base = api.merge_base_of(heads, options["repo"])
     request = api.RunOptions(
         base=base,
         heads=heads,

@@ -224,6 +224,10 @@ class Repository:
         subject = message.lstrip(b"\n").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
         return Commit(found.name, tree, subject)
 
+    def contains(self, commit: str, other: str) -> bool:
+        """Whether `other` is `commit` or one of its ancestors; both full object names."""
+        return self.run("merge-base", "--all", commit, other).decode("ascii").split() == [other]
+
     def folder(self, tree: str) -> Mapping[str, Entry] | None:
         """Entries of a tree object, object names as handles, without submodules. None when it is missing."""
         if tree not in self._trees:

@@ -1,0 +1,115 @@
+"""Expected differences: what the manifest covers passes, what goes beyond it fails, what it claims in vain fails."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from difftest import api
+from difftest.demo import make_repository
+from difftest.errors import UsageError
+from difftest.expect import Expectation, draft, load
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("expect") / "sampler"
+    make_repository(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(repository: Path) -> api.RunOptions:
+    return api.RunOptions(base="base", heads=("subtle-bug",), repo=repository, targets=("v1.parse_output",))
+
+
+def manifest(folder: Path, text: str) -> Path:
+    path = folder / "expect.toml"
+    path.write_text(text)
+    return path
+
+
+WHOLE = '[[expect]]\ntarget = "v1.parse_output"\nreason = "ids equal to the vocabulary size are kept"\n'
+
+
+def test_a_difference_that_is_expected_passes(options: api.RunOptions, tmp_path: Path) -> None:
+    result = api.run(replace(options, expect=manifest(tmp_path, WHOLE + 'leaf = "return*"\n')))
+    (target,) = result.targets
+    assert (result.verdict, result.exit_code) == ("expected", 0)
+    assert target.cases.expected > 0
+    assert target.cases.different == 0
+    assert "vocabulary size" in target.reason
+
+
+def test_what_goes_beyond_the_manifest_stays_different(options: api.RunOptions, tmp_path: Path) -> None:
+    result = api.run(replace(options, expect=manifest(tmp_path, WHOLE + 'leaf = "return[1]*"\n')))
+    (target,) = result.targets
+    assert (result.verdict, result.exit_code) == ("different", 1)
+    assert all(m.leaf.startswith("return[0]") for m in target.mismatches[:1])
+
+
+def test_an_entry_that_matches_nothing_fails(options: api.RunOptions, tmp_path: Path) -> None:
+    text = WHOLE + '\n[[expect]]\ntarget = "v1.parse_*"\nkind = "rng"\nreason = "one draw fewer"\n'
+    result = api.run(replace(options, expect=manifest(tmp_path, text)))
+    assert (result.verdict, result.exit_code) == ("unmeasured", 3)
+    assert "one draw fewer" in result.notes[0]
+
+
+def test_an_entry_for_a_target_that_was_not_asked_for_is_no_fault(options: api.RunOptions, tmp_path: Path) -> None:
+    text = WHOLE + '\n[[expect]]\ntarget = "v2.gumbel_sample"\nreason = "other noise"\n'
+    assert api.run(replace(options, expect=manifest(tmp_path, text))).exit_code == 0
+
+
+def test_an_expired_entry_fails_before_the_run(options: api.RunOptions, tmp_path: Path) -> None:
+    expect = manifest(tmp_path, WHOLE + 'expires = "base"\n')
+    with pytest.raises(UsageError, match="expired with base"):
+        api.run(replace(options, expect=expect))
+
+
+def test_an_entry_is_good_until_head_contains_its_expiry(options: api.RunOptions, tmp_path: Path) -> None:
+    expect = manifest(tmp_path, WHOLE + 'expires = "faster"\n')
+    assert api.run(replace(options, expect=expect)).verdict == "expected"
+
+
+def test_a_drafted_manifest_names_what_was_found(options: api.RunOptions, tmp_path: Path) -> None:
+    text = draft(api.run(options))
+    assert 'target = "v1.parse_output"' in text
+    with pytest.raises(UsageError, match="has no reason"):
+        load(manifest(tmp_path, text))
+    entries = load(manifest(tmp_path, text.replace('reason = ""', 'reason = "meant"')))
+    assert all(entry.leaf.startswith("return") for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[expect]\n", "not TOML"),
+        ('[[expect]]\nreason = "x"\n', "has no target"),
+        ('[[expect]]\ntarget = "a"\nreason = " "\n', "has no reason"),
+        ('[[expect]]\ntarget = "a"\nreason = "x"\nkind = "valu"\n', "valu"),
+        ('[[expect]]\ntarget = "a"\nreason = "x"\nleafs = "y"\n', "unknown field leafs"),
+        ('[[expect]]\ntarget = "a"\nreason = "x"\ncontract = "no"\n', "contract must be a bool"),
+        ("expected = 3\n", "only [[expect]] entries"),
+    ],
+)
+def test_a_malformed_manifest_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(manifest(tmp_path, text))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_places_are_matched_as_they_are_written() -> None:
+    entry = Expectation("t", "why", leaf="return[0]*")
+    assert entry.matches("", "", True, "value", "return[0][3]")
+    assert not entry.matches("", "", True, "value", "return[1]")
+
+
+def test_without_base_the_merge_base_is_compared_with(repository: Path) -> None:
+    git = ["git", "-C", str(repository)]
+    subprocess.run([*git, "branch", "-f", "main", "base"], check=True)
+    base = subprocess.run([*git, "rev-parse", "base"], check=True, capture_output=True, text=True).stdout.strip()
+    assert api.merge_base_of(("subtle-bug",), repository) == base
