@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases.axes import Stream, Tensor, guarded
+from difftest.cases.axes import LOGITS, Stream, Tensor, guarded, lay_out
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Pool, Prepare
 
@@ -88,6 +88,18 @@ class Rows:
 def rows_of(drafts: Sequence[int], mapping: str = "permuted", slots: int = SLOTS) -> Rows:
     """The rows of requests with so many draft tokens each."""
     return Rows(tuple(drafts), tuple(map_rows(mapping, len(drafts), slots)))
+
+
+def guarded_logits(
+    pattern: str, rows: int, vocab: int, s: Stream, dtype: torch.dtype = torch.float32, layout: str = "contiguous"
+) -> Tensor:
+    """Logits [rows, vocab] as :func:`axes.logits`, between two more rows of their storage.
+
+    For code that writes to logits by token id: an id of -1 or V in the first or last row lands on a guard row.
+    """
+    values = LOGITS[pattern](s, rows, vocab, dtype)
+    guard = torch.full((1, vocab), 7.0, dtype=dtype)
+    return lay_out(torch.cat((guard, values, guard)), layout)[1:-1]
 
 
 def per_slot(values: Sequence[float], row_slots: Sequence[int], stale: float, dtype: torch.dtype) -> Tensor:
