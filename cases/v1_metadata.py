@@ -36,7 +36,24 @@ ADDED_REQUEST = (f"{_INTERFACE}AddedRequest", f"{_FLAT}AddedRequest")
 MOVE_DIRECTIONALITY = (f"{_INTERFACE}MoveDirectionality", f"{_FLAT}MoveDirectionality")
 PLATFORM_USER = "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler"
 
-USES = (METADATA, *MIN_P, *LOGIT_BIAS, *MIN_TOKENS, *PROCESSORS, *BATCH_UPDATE)
+
+def methods(symbols: Sequence[str], *names: str) -> tuple[str, ...]:
+    """Methods of classes, for `Target.uses`: a case file calls them, which no code of the tree shows."""
+    return tuple(f"{symbol}.{name}" for symbol in symbols for name in names)
+
+
+UPDATE = (*BATCH_UPDATE, *ADDED_REQUEST, *MOVE_DIRECTIONALITY)
+"""What :func:`batch_update` builds, for `Target.uses`."""
+USES = (
+    METADATA,
+    *PROCESSORS,
+    *UPDATE,
+    *[
+        symbol
+        for one in (MIN_P, LOGIT_BIAS, MIN_TOKENS)
+        for symbol in (*one, *methods(one, "__init__", "is_argmax_invariant", "update_state", "apply"))
+    ],
+)
 """What :func:`sampling_metadata` builds, for `Target.uses`."""
 
 PLATFORMS = ("accelerator", "cpu")
