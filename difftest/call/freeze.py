@@ -98,7 +98,7 @@ class Freezer:
             if size >= LARGE:
                 return ("opaque", f"lazily reserved storage of {size} bytes")
             if device != "cpu":
-                storage = storage.cpu()
+                storage = storage.cpu()  # type: ignore[no-untyped-call]
             return (
                 "storage",
                 str(value.dtype),

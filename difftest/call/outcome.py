@@ -50,8 +50,8 @@ class NotCalled:
 
 _ENVIRONMENT = (ImportError, LiftError)
 _ENVIRONMENT_MESSAGE = re.compile(
-    r"pin(ned)?[ _]memory|CUDA driver|NVIDIA driver|not compiled with CUDA|no active drivers|stand-in|interpreter builder|"
-    r"Cannot call @triton.jit'd outside|AITER is not there",
+    r"pin(ned)?[ _]memory|CUDA driver|NVIDIA driver|not compiled with CUDA|no active drivers|stand-in|"
+    r"interpreter builder|Cannot call @triton.jit'd outside|AITER is not there",
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")

@@ -52,7 +52,7 @@ class Poison:
             if self.fill is not None and "out" not in kwargs:
                 self.allocations += 1
                 if tensor.numel() and tensor.device.type != "meta":
-                    tensor.untyped_storage().fill_(self.fill)
+                    tensor.untyped_storage().fill_(self.fill)  # type: ignore[attr-defined]
             return tensor
 
         return allocate

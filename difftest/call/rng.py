@@ -28,7 +28,7 @@ def generator_state(generator: torch.Generator) -> bytes:
 
 def _random_reader() -> Callable[[], object]:
     """Reads the state of the `random` module; straight from memory (0.3 µs against 8) where that is proven to work."""
-    instance = random._inst  # type: ignore[attr-defined]
+    instance = random._inst
     address, size = id(instance) + object.__basicsize__, 4 * 625
 
     def state() -> bytes:
@@ -61,7 +61,7 @@ class GlobalStates:
         self._torch = torch.default_generator
         self._torch_start = self._torch.get_state().clone()
         self._numpy_start = np.random.get_state()
-        self._numpy_address = np.random.mtrand._rand._bit_generator.ctypes.state_address  # type: ignore[attr-defined]
+        self._numpy_address = np.random.mtrand._rand._bit_generator.ctypes.state_address
         self._random_start = random.getstate()
         self._random = _random_reader()
         self._cuda = torch.cuda.default_generators[torch.cuda.current_device()] if device == "cuda" else None

@@ -120,7 +120,8 @@ class Copier:
                 copy = value.clone()
                 self.storages[address] = copy.untyped_storage()
                 return copy
-            copied = storage.clone() if self.device == "cpu" else storage.cuda()
+            moved: Any = storage
+            copied = moved.clone() if self.device == "cpu" else moved.cuda()
             self.storages[address] = copied
         out = torch.tensor([], dtype=value.dtype, device=self.device)
         return out.set_(copied, value.storage_offset(), value.shape, value.stride())

@@ -141,9 +141,13 @@ def _rng(base: tuple[Any, ...] | None, head: tuple[Any, ...] | None, start: tupl
     names = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
     for name, left, right, before in zip(names, base or start, head or start, start, strict=False):
         if left != right:
-            texts = ["not used" if state == before else _state_text(state) for state in (left, right)]
+            base_text, head_text = ("not used" if state == before else _state_text(state) for state in (left, right))
             yield Difference(
-                Kind.RNG, name, *texts, detail=("the process-wide generator's state after the call differs",)
+                Kind.RNG,
+                name,
+                base_text,
+                head_text,
+                detail=("the process-wide generator's state after the call differs",),
             )
 
 
@@ -215,7 +219,8 @@ class _Walker:
             if at:
                 first = at[0]
                 self.add(
-                    Kind.VALUE, path, str(left[first]), str(right[first]), index=(first,), count=len(at), size=len(left),
+                    Kind.VALUE, path, str(left[first]), str(right[first]),
+                    index=(first,), count=len(at), size=len(left),
                     detail=(f"base {_some(a)}", f"head {_some(b)}"),
                 )  # fmt: skip
             return
@@ -280,8 +285,8 @@ class _Walker:
                 )  # fmt: skip
         at_all = np.flatnonzero(different)
         if len(at_all):
-            for kind, at in kinds_of(left, right, at_all).items():
-                self.element(kind, left, right, at, path)
+            for kind, where in kinds_of(left, right, at_all).items():
+                self.element(kind, left, right, where, path)
         elif tag == "storage" and a[5] != b[5] and not (different.any()):
             self.gaps(a, b, path, bool(base_mask is not None and base_mask.any()))
 
@@ -325,8 +330,8 @@ class _Walker:
         at = np.flatnonzero(x != y)
         first = int(at[0])
         self.add(
-            Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(), count=len(at),
-            size=len(x), detail=(f"outside the view: byte {first} of its storage was written",),
+            Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(),
+            count=len(at), size=len(x), detail=(f"outside the view: byte {first} of its storage was written",),
         )  # fmt: skip
 
 

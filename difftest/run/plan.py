@@ -198,7 +198,7 @@ def arm_setup(arm: ArmSource, package: str, scratch: Path) -> dict[str, Any]:
     """What the worker needs to know of an arm."""
     return {
         "folder": str(arm.folder),
-        "modules": {name: found for name, found in arm.found.items()},
+        "modules": dict(arm.found),
         "packages": [p for p in arm.tree.top_level_packages() if (m := arm.find(p)) and m[0]] or [package],
         "package": package,
         "triton_cache": str(scratch / f"triton-{arm.label}"),

@@ -30,8 +30,10 @@ RESIDENT_BYTES = 12 << 30
 MAX_DEATHS = 3
 """Calls of one unit that may kill the child before the rest of its cases is left unmeasured."""
 
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "CUDA_HOME",
-                   "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "COVERAGE_PROCESS_START")  # fmt: skip
+_KEPT_VARIABLES = (
+    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "CUDA_HOME",
+    "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "COVERAGE_PROCESS_START",
+)  # fmt: skip
 
 
 @dataclass

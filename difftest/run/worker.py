@@ -52,14 +52,14 @@ def main() -> int:
     control.send({"ready": True})
     gc.collect()
     gc.freeze()
-    children: dict[int, int] = {}
+    children: dict[int, dict[str, Any]] = {}
     for slot in setup["slots"]:
         children[_fork(setup, targets, slot)] = slot
     while True:
         pid, status = os.waitpid(-1, 0)
-        slot = children.pop(pid, None)
-        if slot is None:
+        if pid not in children:
             continue
+        slot = children.pop(pid)
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         try:
             control.send({"died": slot["number"], "status": code})
