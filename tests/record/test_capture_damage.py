@@ -1,0 +1,327 @@
+"""Two thousand damaged captures: each is refused in one line, or read as what it says; nothing else may happen.
+
+Damage of the first kind does not know the format: bits, lengths, files. It must be found, or change nothing that is
+read. Damage of the second kind puts a checksum under what it forged, as an attacker would.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_calls import tiny_capture
+
+from difftest.call.freeze import Freezer
+from difftest.errors import CaptureError
+from difftest.record.command import show
+from difftest.record.format import RecordedGenerator, open_capture
+from difftest.record.lines import seal, unseal
+
+LIMIT = 8 << 20
+
+_watched: list[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watched is None:
+        return
+    if event == "open":
+        _, mode, flags = arguments
+        writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or (isinstance(flags, int) and flags & writes):
+            _watched.append(f"{event} {arguments}")
+    elif event in ("exec", "compile", "import", "pickle.find_class") or event.startswith(
+        ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "subprocess", "socket")
+    ):  # fmt: skip
+        _watched.append(f"{event} {arguments}")
+
+
+sys.addaudithook(_audit)
+
+
+def read_all(path: Path) -> list[Any]:
+    """Everything that can be read of a capture, frozen; an incomplete rank adds what is missing."""
+    capture = open_capture(path, max_bytes=LIMIT)
+    found: list[Any] = []
+    for rank in capture.ranks:
+        for call in capture.calls(rank):
+            inputs = call.inputs()
+            freeze = Freezer(whole=True)
+            values = [freeze(inputs.args), freeze(inputs.kwargs), freeze(call.rng_before), freeze(call.rng_after)]
+            values.append(freeze(dict(call.generators_after or {})))
+            if call.complete:
+                values.append(freeze(call.output()) if call.raised is None else call.raised)
+            for node in inputs.args:
+                if isinstance(node, RecordedGenerator):
+                    node.make()
+            found.append((rank.name, call.number, call.site, call.step, call.request_ids, call.opaque, values))
+        if rank.incomplete:
+            found.append((rank.name, rank.incomplete))
+    return found
+
+
+def attempt(path: Path) -> list[Any] | str:
+    """What is read, or the line that refuses it. Any other exception, write, or import is a failed test."""
+    global _watched
+    _watched = []
+    try:
+        read = read_all(path)
+        shown: Any = show(path)
+        assert shown
+        return read
+    except CaptureError as error:
+        text = str(error)
+        assert "\n" not in text and len(text) < 1000, text
+        assert str(path) in text
+        return text
+    finally:
+        events, _watched = _watched, None
+        assert events == []
+
+
+def apart(read: list[Any], whole: list[Any]) -> list[Any]:
+    """What a damaged capture gave that the whole one does not have, but for what it says to be missing."""
+    if any(len(item) == 2 for item in read):
+        known = {item[:3] for item in whole}
+        return [item for item in read if len(item) != 2 and item[:3] not in known]
+    return [] if read == whole else [item for item in read if item not in whole] or ["something is missing"]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("damage") / "original"
+    tiny_capture(path, steps=1)
+    tiny_capture(path, steps=1)
+    os.rename(path / "rank-0.2", path / "rank-0.7")
+    return path
+
+
+def files(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.rglob("*") if entry.is_file())
+
+
+# Damage that does not know the format.
+
+
+def truncate(rng: random.Random, path: Path) -> None:
+    victim = rng.choice(files(path))
+    os.truncate(victim, rng.randrange(victim.stat().st_size))
+
+
+def flip(rng: random.Random, path: Path) -> None:
+    victim = rng.choice(files(path))
+    data = bytearray(victim.read_bytes())
+    for _ in range(rng.choice((1, 1, 1, 5))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    victim.write_bytes(data)
+
+
+def swap(rng: random.Random, path: Path) -> None:
+    first, second = rng.sample(files(path / "blobs"), 2)
+    kept = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(kept)
+
+
+def lose(rng: random.Random, path: Path) -> None:
+    rng.choice(files(path)).unlink()
+
+
+def insert(rng: random.Random, path: Path) -> None:
+    victim = rng.choice(files(path))
+    data = victim.read_bytes()
+    place = rng.randrange(len(data) + 1)
+    victim.write_bytes(data[:place] + rng.randbytes(rng.choice((1, 8, 100))) + data[place:])
+
+
+def shuffle_lines(rng: random.Random, path: Path) -> None:
+    victim = path / rng.choice(("rank-0", "rank-0.7")) / "manifest.jsonl"
+    lines = victim.read_bytes().splitlines(keepends=True)
+    place = rng.randrange(len(lines))
+    match rng.randrange(3):
+        case 0:
+            lines.insert(place, lines[place])
+        case 1:
+            del lines[place]
+        case 2:
+            rng.shuffle(lines)
+    victim.write_bytes(b"".join(lines))
+
+
+def not_a_file(rng: random.Random, path: Path) -> None:
+    victim = rng.choice(files(path))
+    outside = path.parent / "outside"
+    outside.write_bytes(victim.read_bytes())
+    victim.unlink()
+    match rng.randrange(3):
+        case 0:
+            victim.symlink_to(outside)
+        case 1:
+            victim.mkdir()
+        case 2:
+            os.mkfifo(victim)
+
+
+# Damage with a checksum under it.
+
+EVIL: list[Callable[[random.Random], Any]] = [
+    lambda rng: rng.choice((-1, 0, 1, 2, 7, 2**31, 2**48, 2**63, 2**64, 10**30, -(2**63))),
+    lambda rng: rng.choice(("../../../etc/passwd", "/etc/passwd", "rank-0/manifest.jsonl", "\0", "a\nb", "x" * 5000)),
+    lambda rng: rng.choice((None, True, 1.5, -0.0, 1e308, [], {}, [[]], [0] * 50, "", "0" * 64, "f" * 64)),
+    lambda rng: rng.choice(("os:system", "float32", "float64", "int8", "object", "|O", "<U5", "<f8", "cuda:9", "meta")),
+    lambda rng: {rng.choice(("again", "tuple", "dict", "set", "size", "opaque")): rng.choice(([], 0, 99, "x", [[1]]))},
+    lambda rng: {"tensor": {"storage": 0, "dtype": "float32", "offset": 0, "shape": [2**40], "strides": [0]}},
+    lambda rng: {"tensor": {"storage": 0, "dtype": "float64", "offset": 5, "shape": [99, 9], "strides": [7, -1]}},
+    lambda rng: {"ndarray": {"storage": 0, "dtype": "<f8", "offset": 8, "shape": [2, 2], "strides": [-8, 99]}},
+    lambda rng: nested(rng.choice((10, 70, 150))),
+]  # fmt: skip
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = {"tuple": [value]} if depth != 70 else [value]
+    return value
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) inside a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(items):
+        yield value, key
+        yield from places(item)
+
+
+def forge(rng: random.Random, path: Path) -> None:
+    victim = path / "rank-0" / "manifest.jsonl"
+    lines = victim.read_bytes().splitlines(keepends=True)
+    number = rng.randrange(len(lines))
+    record = json.loads(lines[number])
+    del record["sha256"]
+    for _ in range(rng.choice((1, 1, 2))):
+        inside = [place for place in places(record) if rng.random() < 0.5] or list(places(record))
+        container, key = rng.choice(inside)
+        match rng.randrange(5):
+            case 0 if isinstance(container, dict):
+                container.pop(key, None)
+            case 1 if isinstance(container, dict):
+                container[rng.choice(("blob", "data", "extra", "tensor"))] = rng.choice(EVIL)(rng)
+            case 2 if isinstance(container, dict):
+                other, other_key = rng.choice(list(places(record)))
+                container[key] = json.loads(json.dumps(other.get(other_key) if isinstance(other, dict) else None))
+            case _ if key in container or isinstance(container, list):
+                container[key if isinstance(container, dict) else min(key, len(container) - 1)] = rng.choice(EVIL)(rng)
+    lines[number] = seal(record)
+    victim.write_bytes(b"".join(lines))
+
+
+class Victim:
+    """One copy of a capture, damaged and mended again and again; only what changed is written."""
+
+    def __init__(self, original: Path, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(original, path)
+        self.path = path
+        self.whole = {entry: entry.read_bytes() for entry in files(path)}
+
+    def mend(self) -> None:
+        for entry, data in self.whole.items():
+            if entry.is_symlink() or entry.is_fifo():
+                entry.unlink()
+            elif entry.is_dir():
+                entry.rmdir()
+            if not entry.exists() or entry.read_bytes() != data:
+                entry.write_bytes(data)
+
+
+BLIND = (truncate, flip, flip, flip, swap, lose, insert, shuffle_lines, not_a_file)
+
+
+def test_blind_damage_is_refused_or_changes_nothing_that_is_read(original: Path) -> None:
+    whole = read_all(original)
+    victim = Victim(original, original.parent / "blind")
+    refused = 0
+    for seed in range(1000):
+        rng = random.Random(seed)
+        rng.choice(BLIND)(rng, victim.path)
+        found = attempt(victim.path)
+        victim.mend()
+        if isinstance(found, str):
+            refused += 1
+        else:
+            assert apart(found, whole) == [], seed
+    assert refused > 700
+
+
+def test_forged_lines_are_refused_or_read_as_they_say(original: Path) -> None:
+    victim = Victim(original, original.parent / "forged")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused = 0
+    for seed in range(1000):
+        rng = random.Random(seed)
+        forge(rng, victim.path)
+        refused += isinstance(attempt(victim.path), str)
+        victim.mend()
+    assert refused > 400
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 200_000, f"{grown} KB more memory: something large was taken before it was refused"
+
+
+def forged(original: Path, change: Callable[[dict[str, Any]], None]) -> str:
+    """What refuses a capture whose first call's record was changed and sealed again."""
+    path = Victim(original, original.parent / "one").path
+    manifest = path / "rank-0" / "manifest.jsonl"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[1])
+    del record["sha256"]
+    change(record)
+    lines[1] = seal(record)
+    manifest.write_bytes(b"".join(lines))
+    found = attempt(path)
+    assert isinstance(found, str)
+    return found
+
+
+def test_each_fault_is_named(original: Path) -> None:
+    def tensor(record: dict[str, Any]) -> Any:
+        return record["args"][1]["tensor"]
+
+    def storage(record: dict[str, Any]) -> Any:
+        return record["storages"][tensor(record)["storage"]]
+
+    assert "line 2" in forged(original, lambda r: tensor(r).update(shape=[2**40], strides=[0]))
+    assert "bytes allowed" in forged(original, lambda r: tensor(r).update(shape=[2**40], strides=[0]))
+    assert "args[1]" in forged(original, lambda r: tensor(r).update(strides=[4000, 1]))
+    assert "reaches outside its storage" in forged(original, lambda r: tensor(r).update(strides=[4000, 1]))
+    assert "no known torch dtype" in forged(original, lambda r: tensor(r).update(dtype="load"))
+    assert "is no blob name" in forged(original, lambda r: r["states"][0].update(blob="../" * 20))
+    assert "cannot be read" in forged(original, lambda r: r["states"][0].update(blob="0" * 64))
+    assert "not within" in forged(original, lambda r: storage(r).update(size=2**20))
+    assert "reaches outside" in forged(original, lambda r: storage(r).update(size=4, data="AAAAAA=="))
+    assert "bytes of data where" in forged(original, lambda r: storage(r).update(size=481, whole=481))
+    assert "allowed" in forged(original, lambda r: storage(r).update(size=2**40, whole=2**40))
+    assert "nested too deeply" in forged(original, lambda r: r["args"].append(nested(100)))
+    assert "no earlier value" in forged(original, lambda r: r["args"].append({"again": 1000}))
+    assert "needs exactly" in forged(original, lambda r: r.pop("rng"))
+
+
+def test_nesting_that_json_itself_cannot_follow_is_refused() -> None:
+    body = b'{"record":"note","deep":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    line = body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+    with pytest.raises(CaptureError, match="nested too deeply"):
+        unseal(line, "line 1")
+
+
+def test_a_line_that_is_too_long_is_refused_before_it_is_read(original: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("difftest.record.lines.MAX_LINE", 500)
+    found = attempt(original)
+    assert isinstance(found, str) and "longer than 500 bytes" in found
