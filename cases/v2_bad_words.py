@@ -28,7 +28,7 @@ AXES = {
     ),
     "on": ("every request", "first request", "last request"),
     "last token": ("random", "id 0", "id V-1", "same as drafted", "id V", "-1"),
-    "drafts": ("full", "none", "ragged", "zero first", "only last"),
+    "drafts": ("ragged", "full", "none", "zero first", "only last"),
     "draft ids": ("random", "-1 middle", "-1 everywhere", "id V"),
     "outputs": ((3, 1), (0, 0), (1, 5), (0, 4)),
     "prompts": ((2, 4), (0, 0), (7, 1)),
@@ -44,7 +44,7 @@ def bad_words(pattern: str, tokens: Sequence[int], outputs: int, last: int, voca
     words: list[list[int]] = []
     for end in range(outputs, len(tokens) + 1):
         for length in (1, 2, 3):
-            if length - 1 <= end:
+            if length - 1 <= end and (length > 1 or end == outputs):
                 words.append([*tokens[end - length + 1 : end], last])
     if pattern == "one token each":
         return [[last], [s.integer(0, vocab)]]
@@ -138,7 +138,7 @@ def cases() -> Iterator[Case]:
         _pool,
         name="v2.apply_bad_words",
         contract=_contract,
-        limit=65,
+        limit=55,
     )
 
 

@@ -224,7 +224,7 @@ def _not_a_number(interpreter: Any) -> None:
     reduce.min_max = min_max
 
 
-# -- speed: every call of a device function patches the language module again --------------------------------------
+# -- speed: what is done again at every call of a device function or an operator --------------------------------------
 
 
 def _patched_once(interpreter: Any) -> None:
@@ -234,6 +234,15 @@ def _patched_once(interpreter: Any) -> None:
     original = interpreter._patch_lang
     launch = interpreter.GridExecutor.__call__
     patched: set[int] = set()
+    find_dtype = interpreter._get_np_dtype
+    known: dict[str, Any] = {}
+
+    def numpy_dtype(kind: Any) -> Any:  # the interpreter's own makes its table at every call
+        if type(kind) is not tl.dtype:
+            return find_dtype(kind)
+        if kind.name not in known:
+            known[kind.name] = find_dtype(kind)
+        return known[kind.name]
 
     def patch_lang(function: Any) -> Any:
         languages = {id(v) for v in function.__globals__.values() if v is tl or v is tl.core}
@@ -247,5 +256,6 @@ def _patched_once(interpreter: Any) -> None:
         with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
             return launch(self, *args, **kwargs)
 
+    interpreter._get_np_dtype = numpy_dtype
     interpreter._patch_lang = patch_lang
     interpreter.GridExecutor.__call__ = call
