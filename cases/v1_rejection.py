@@ -128,6 +128,18 @@ def draft_probabilities(pattern: str, rows: int, vocabulary: int, ids: torch.Ten
     return probs
 
 
+def row_of(space: axes.Axes, **given: Any) -> Row:
+    """The plain row with some values in place; a name stands for its axis with spaces for underscores.
+
+    Values are the axis's own objects, as :mod:`axes` knows them again by identity.
+    """
+    row: Row = axes.plain(space)
+    for name, value in given.items():
+        axis = name.replace("_", " ")
+        row[axis] = next(own for own in space[axis] if own == value and type(own) is type(value))
+    return row
+
+
 def repeated(function: Callable[..., Any], steps: int) -> Callable[..., Any]:
     """The function, called once, or so many times with the same arguments (and so the same generators)."""
     if steps == 1:
@@ -224,19 +236,19 @@ def sample_cases() -> Iterator[Case]:
     name = "v1.rejection_sample"
     alone = axes.extremes(SAMPLE_AXES)
     together = [
-        {**axes.plain(SAMPLE_AXES), "drafts": ids, "draft probabilities": probs, "logits": logits, "counts": "full"}
+        row_of(SAMPLE_AXES, drafts=ids, draft_probabilities=probs, logits=logits, counts="full")
         for ids in ("-1 middle", "-1 everywhere")
         for probs in ("none", "random")
         for logits in ("last id wins", "all equal")
     ]
     together += [
-        {**axes.plain(SAMPLE_AXES), "temperatures": "greedy", "logits": logits, "drafts": ids, "counts": "full"}
+        row_of(SAMPLE_AXES, temperatures="greedy", logits=logits, drafts=ids, counts="full")
         for logits in ("softmax tie", "near ties", "two maxima")
         for ids in ("likely", "-1 middle")
     ]
     # Modes that came later, in one block, so that older versions still meet every pair of the rest.
     together += [
-        {**axes.plain(SAMPLE_AXES), "synthetic": rates, "temperatures": temperatures, "drafts": ids, "seeds": "all"}
+        row_of(SAMPLE_AXES, synthetic=rates, temperatures=temperatures, drafts=ids, seeds="all")
         for rates, temperatures, ids in (
             ("mixed", "greedy", "likely"),
             ("mixed", "random", "-1 middle"),
@@ -246,7 +258,7 @@ def sample_cases() -> Iterator[Case]:
         )
     ]
     together += [
-        {**axes.plain(SAMPLE_AXES), "fp64 noise": True, "temperatures": "random", "draft probabilities": probs}
+        row_of(SAMPLE_AXES, fp64_noise=True, temperatures="random", draft_probabilities=probs)
         for probs in ("none", "peaked")
     ]
     # The large vocabulary is met alone; in pairs it would only take time.
