@@ -430,12 +430,11 @@ def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, st
     """Some cases were compared and equal, some were not compared.
 
     Cases that neither arm can run, or that ask one arm for what it does not have, do not stain those that were
-    compared; a base that is not deterministic, or a run cut short by crashes, does.
+    compared as long as these are more; a base that is not deterministic, or a run cut short by crashes, does.
     """
-    stains = [
-        text for text in unmeasured if not text.startswith(("api-change", "not exercised", "both arms end alike"))
-    ]
-    if stains:
+    harmless = ("api-change", "not exercised", "both arms end alike")
+    few = counts["unmeasured"] > counts["identical"] + counts["expected"]
+    if few or any(not text.startswith(harmless) for text in unmeasured):
         return Verdict.UNMEASURED, f"{counts['unmeasured']} of {counts['executed']} cases: {_reason(unmeasured)}"
     return Verdict.IDENTICAL, ""
 

@@ -141,3 +141,38 @@ def test_the_job_count_does_not_change_what_is_found(options: api.RunOptions) ->
 def test_a_request_that_makes_no_sense_is_refused(options: api.RunOptions, field: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         api.run(replace(options, **field))  # type: ignore[arg-type]
+
+
+RAISING_CASES = """
+import torch
+from difftest.target import Case, Target
+
+SYMBOL = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
+
+
+def cases():
+    for number in range(8):
+        broken = number < {broken}
+        def build(number=number, broken=broken):
+            ids = torch.full((2, 3), number, dtype=torch.int32)
+            return {{"output_token_ids": ids, "vocab_size": 10, "discard_req_indices": [99] if broken else []}}
+        yield Case(f"case {{number}}", build, contract={contract})
+
+
+TARGETS = (Target("user.raising", (SYMBOL,), cases),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "contract", "verdict", "identical"),
+    [(8, True, "unmeasured", 0), (8, False, "unmeasured", 8), (2, True, "identical", 6), (6, True, "unmeasured", 2)],
+)
+def test_cases_in_which_both_arms_raise_alike_prove_nothing(
+    options: api.RunOptions, tmp_path: Path, broken: int, contract: bool, verdict: str, identical: int
+) -> None:
+    path = tmp_path / "raising_cases.py"
+    path.write_text(RAISING_CASES.format(broken=broken, contract=contract))
+    target = only(api.run(replace(options, targets=("user.raising",), cases_from=(path,))))
+    assert (target.verdict, target.cases.identical, target.both_raised) == (verdict, identical, broken)
+    if verdict == "unmeasured":
+        assert "not exercised" in target.reason
