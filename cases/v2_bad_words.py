@@ -40,30 +40,38 @@ AXES = {
 
 
 def bad_words(pattern: str, tokens: Sequence[int], outputs: int, last: int, vocab: int, s: Stream) -> list[list[int]]:
-    """The bad words of one request whose output and draft tokens are `tokens`, the first `outputs` of them output."""
+    """The bad words of one request whose output and draft tokens are `tokens`, the first `outputs` of them output.
+
+    Words end differently, so that each is seen to match or not; every third one ends with `last`.
+    """
+    size = max(vocab, 1)
+
+    def ending() -> int:
+        return last if len(words) % 3 == 1 else (3 * len(words) + 5) % size
+
     words: list[list[int]] = []
     for end in range(outputs, len(tokens) + 1):
         for length in (1, 2, 3):
             if length - 1 <= end and (length > 1 or end == outputs):
-                words.append([*tokens[end - length + 1 : end], last])
+                words.append([*tokens[end - length + 1 : end], ending()])
     if pattern == "one token each":
-        return [[last], [s.integer(0, vocab)]]
+        return [[last], [s.integer(0, size)]]
     if pattern == "no words":
         return []
     if pattern == "no match":
-        return [[(token + 1) % max(vocab, 1) for token in word[:-1]] + word[-1:] for word in words if len(word) > 1]
+        return [[(token + 1) % size for token in word[:-1]] + word[-1:] for word in words if len(word) > 1]
     if pattern == "last token differs":
-        return [[*word[:-1], (word[-1] + 1) % max(vocab, 1)] for word in words]
+        return [[*word[:-1], (word[-1] + 1) % size] for word in words]
     if pattern == "first token differs":
-        return [[(word[0] + 1) % max(vocab, 1), *word[1:]] for word in words if len(word) > 1]
+        return [[(word[0] + 1) % size, *word[1:]] for word in words if len(word) > 1]
     if pattern == "longer than the row":
-        return [[*([7 % max(vocab, 1)] * (len(tokens) + 1)), last]]
+        return [[*([7 % size] * (len(tokens) + 1)), last]]
     if pattern == "whole row":
-        return [[*tokens[:end], last] for end in range(outputs, len(tokens) + 1)]
+        return [[*tokens[:end], (last + end) % size] for end in range(outputs, len(tokens) + 1)]
     if pattern == "the same word twice":
         return words[:3] + words[:3]
     if pattern == "15 words":
-        return [[s.integer(0, max(vocab, 1))] for _ in range(9)] + words[:6]
+        return [[s.integer(0, size)] for _ in range(9)] + words[:6]
     return words
 
 

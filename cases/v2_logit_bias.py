@@ -140,6 +140,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "allowed": {"allowed_token_ids": [3, 5, 31]},
     "bias": {"logit_bias": {0: 2.5, 7: -100.0, 32: 1e-3}},
     "minimum": {"min_tokens": 8, "all_stop_token_ids": [2, 9]},
+    "minimum just reached": {"min_tokens": 3, "all_stop_token_ids": [2, 9]},
     "minimum without stop ids": {"min_tokens": 8},
     "minimum reached": {"min_tokens": 1, "all_stop_token_ids": [2, 9]},
     "structured minimum": {"min_tokens": 9, "all_stop_token_ids": [3, 5, 31], "structured_outputs": True},
