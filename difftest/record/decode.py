@@ -184,7 +184,9 @@ class Storages:
             self.fail(f"{self.total} bytes of memory in one call, more than the {max_bytes} allowed")
 
     def fail(self, fault: str) -> NoReturn:
-        raise CaptureError(f"{self.where}: {fault}")
+        # What the capture says may hold anything; the message is one printable line.
+        printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in fault)
+        raise CaptureError(f"{self.where}: {printable}")
 
     def _checked(self, entries: Any, name: str) -> list[dict[str, Any]]:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -202,7 +202,7 @@ class RecordedCall:
         if self._after is None or self._end is None:
             self._fail(0, "the call did not end; there is no result")
         if self.raised:
-            self._fail(1, f"the call raised {self.raised[0]}; there is no result")
+            self._fail(1, f"the call raised {self.raised[0][:80]!a}; there is no result")
         return Decoder(self._after, device)(self._end["result"], "result")
 
     @property

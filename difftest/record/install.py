@@ -45,6 +45,7 @@ def install(variables: Mapping[str, str]) -> Recorder:
     patches: dict[str, list[Patch]] = {}
     if settings.fixes:
         patches.setdefault(_REJECTION_SAMPLER, []).append(functools.partial(fix_expand, recorder))
+        patches.setdefault("vllm.triton_utils", []).append(functools.partial(fix_interpreter, recorder))
     for site in settings.sites:
         patches.setdefault(site.partition(":")[0], []).append(functools.partial(_wrap_site, recorder, site))
     patches.setdefault(_V1_RUNNER, []).append(functools.partial(_watch_v1_runner, recorder))
@@ -205,3 +206,10 @@ def fix_expand(recorder: Recorder, module: ModuleType) -> None:
 
     recorder.engine_fixes.append("expand_batch_to_tokens")
     module.expand_batch_to_tokens = expand_batch_to_tokens  # type: ignore[attr-defined]
+
+
+def fix_interpreter(recorder: Recorder, _module: ModuleType) -> None:
+    """Where kernels run in Triton's interpreter, let them run what it lacks (:mod:`difftest.call.interpreter`)."""
+    from difftest.call.interpreter import bridge
+
+    recorder.engine_fixes += bridge()

@@ -161,9 +161,7 @@ def make_triton_backend(folder: Path) -> None:
     )
     information = folder / "interpreter_only_backend-1.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: interpreter-only-backend\nVersion: 1\n"
-    )
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: interpreter-only-backend\nVersion: 1\n")
     (information / "entry_points.txt").write_text("[triton.backends]\ncpu = interpreter_only_backend\n")
 
 
@@ -273,9 +271,7 @@ def main() -> int:
         make_model(models / "target", 1, 2)
         make_model(models / "draft", 1, 1)
         make_triton_backend(backend)
-        failed = [
-            name for name in options.names or known if make(known[name], options.out, models, backend) != 0
-        ]
+        failed = [name for name in options.names or known if make(known[name], options.out, models, backend) != 0]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

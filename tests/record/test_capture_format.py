@@ -90,9 +90,7 @@ DTYPES = [
 @pytest.mark.parametrize("size", [0, 1, 7, 5000])
 def test_tensors_of_every_dtype(tmp_path: Path, size: int) -> None:
     raw = torch.arange(size * 16, dtype=torch.int32).to(torch.uint8)
-    tensors = [
-        (raw & 1).bool()[:size] if dtype is torch.bool else raw.view(dtype)[:size].clone() for dtype in DTYPES
-    ]
+    tensors = [(raw & 1).bool()[:size] if dtype is torch.bool else raw.view(dtype)[:size].clone() for dtype in DTYPES]
     for value, found in zip(tensors, recorded(tmp_path, *tensors).args, strict=True):
         assert Freezer()(found) == Freezer()(value)
 

@@ -1,0 +1,310 @@
+"""The recorder changes nothing: not outputs, not generators, not what is raised, not the engine when it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded_calls import Engine, tiny_capture
+
+from difftest.record import capture as recording
+from difftest.record.capture import Recorder
+from difftest.record.format import open_capture
+
+
+@pytest.mark.parametrize("top", [0, 5])
+def test_outputs_and_every_generator_are_the_same_with_and_without(tmp_path: Path, top: int) -> None:
+    recorder = Recorder(tmp_path)
+    with_capture = Engine(recorder).run(5, top=top)
+    recorder.close()
+    assert with_capture == Engine().run(5, top=top)
+    assert len(list(open_capture(tmp_path).calls(0))) == 10
+
+
+def test_inputs_are_as_they_were_before_the_call_changed_them(tmp_path: Path) -> None:
+    tiny_capture(tmp_path, steps=1)
+    outer, inner = open_capture(tmp_path).calls(0)
+    logits = torch.arange(120, dtype=torch.float32).reshape(3, 40).sin()
+    assert torch.equal(outer.inputs().args[1], logits)
+    assert torch.equal(inner.inputs().args[1], logits)
+    assert torch.equal(outer.output().fields["ranks"], logits / 0.7)
+
+
+def test_lists_are_copied_deeply_before_the_call(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.wrap(lambda rows: rows[0].append(9), "m:f")([[1], [2]])
+    recorder.close()
+    (call,) = open_capture(tmp_path).calls(0)
+    assert call.args == ([[1], [2]],)
+
+
+def test_an_exception_is_recorded_and_raised_again(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    with pytest.raises(ValueError, match="top is -1") as caught:
+        Engine(recorder).run(1, top=-1)
+    assert caught.traceback[-1].name == "forward"
+    recorder.close()
+    outer, inner = open_capture(tmp_path).calls(0)
+    assert outer.complete and outer.raised == ("builtins:ValueError", "top is -1")
+    assert inner.raised is None and inner.parent == outer.number
+    assert outer.rng_after is not None
+
+
+def test_an_interrupt_is_passed_on(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    recorder = Recorder(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.wrap(interrupted, "m:f")()
+    recorder.close()
+    (call,) = open_capture(tmp_path).calls(0)
+    assert call.raised == ("builtins:KeyboardInterrupt", "")
+
+
+def test_a_full_disk_stops_the_recording_and_not_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written = 0
+
+    def full(folder: Path, data: Any) -> tuple[str, int]:
+        nonlocal written
+        written += len(data)
+        if written > 20_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return kept(folder, data)
+
+    kept = recording.write_blob
+    monkeypatch.setattr(recording, "write_blob", full)
+    recorder = Recorder(tmp_path)
+    engine = Engine(recorder)
+    assert engine.run(3) == Engine().run(3)
+    recorder.flush()
+    assert engine.run(3) == Engine().run(3)
+    recorder.close()
+    (rank,) = open_capture(tmp_path).ranks
+    assert "the recording was cut off" in rank.incomplete
+    said = capfd.readouterr().err
+    assert said.count("the disk is full") == 1 and said.count("\n") == 1
+
+
+def test_a_disk_that_fills_up_in_a_line_leaves_a_torn_line(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from recorded_calls import Engine\n"
+        "from difftest.record.capture import Recorder\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))\n"
+        "recorder = Recorder(Path(sys.argv[1])); engine = Engine(recorder)\n"
+        "assert engine.run(6) == Engine().run(6)\n"
+        "recorder.flush(); recorder.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("the disk is full") == 1
+    (rank,) = open_capture(tmp_path).ranks
+    assert rank.torn and rank.calls < 12
+    for call in open_capture(tmp_path).calls(0):
+        assert call.inputs().args[1].shape == (3, 40)
+
+
+def test_killed_in_a_call_leaves_what_was_written_readable(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from recorded_calls import Engine\n"
+        "from difftest.record.capture import Recorder\n"
+        "recorder = Recorder(Path(sys.argv[1]), wait=True)\n"
+        "Engine(recorder).run(2)\n"
+        "recorder.wrap(lambda x: os.kill(os.getpid(), signal.SIGKILL), 'm:f')([1, 2])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent)
+    assert done.returncode == -signal.SIGKILL
+    capture = open_capture(tmp_path)
+    assert capture.ranks[0].incomplete == "the recording was cut off; 1 of 5 calls did not end"
+    calls = list(capture.calls(0))
+    assert [call.complete for call in calls] == [True, True, True, True, False]
+    assert calls[-1].inputs().args == ([1, 2],)
+
+
+def test_a_folder_that_cannot_be_made_stops_the_recording(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    recorder = Recorder(tmp_path / "file")
+    assert Engine(recorder).run(2) == Engine().run(2)
+    recorder.flush()
+    recorder.close()
+    assert "recording stopped, the engine goes on" in capfd.readouterr().err
+
+
+def test_a_fault_in_the_recorder_never_reaches_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise MemoryError("no memory")
+
+    recorder = Recorder(tmp_path)
+    engine = Engine(recorder)
+    engine.run(1)
+    monkeypatch.setattr(recording, "_rng", broken)
+    assert engine.run(2) == Engine().run(2)
+    recorder.close()
+    (rank,) = open_capture(tmp_path).ranks
+    assert (rank.calls, rank.closed) == (2, "fault")
+    assert any("MemoryError: no memory" in note for note in rank.notes)
+    assert capfd.readouterr().err.count("recording stopped") == 1
+
+
+def test_limits_on_calls(tmp_path: Path) -> None:
+    tiny_capture(tmp_path, steps=5, max_calls=3)
+    (rank,) = open_capture(tmp_path).ranks
+    assert (rank.calls, rank.complete, rank.closed) == (4, 4, "limit"), "a call is recorded with those inside it"
+    assert rank.notes == ("stopped after 3 calls, as asked",)
+
+
+def test_limits_on_bytes(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, max_bytes=40_000)
+    engine = Engine(recorder)
+    for _ in range(10):
+        engine.run(1)
+        recorder.flush()
+    recorder.close()
+    (rank,) = open_capture(tmp_path).ranks
+    assert 2 <= rank.calls < 20 and rank.closed == "limit"
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 120_000
+
+
+def test_one_step_in_three(tmp_path: Path) -> None:
+    tiny_capture(tmp_path, steps=7, one_in=3)
+    assert [call.step for call in open_capture(tmp_path).calls(0)] == [0, 0, 3, 3, 6, 6]
+
+
+def test_calls_in_a_pause_are_counted_and_left_out(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    double = recorder.wrap(lambda x: 2 * x, "m:f")
+    with recorder.paused("warm-up"):
+        assert [double(1), double(2)] == [2, 4]
+    assert double(3) == 6
+    recorder.close()
+    (rank,) = open_capture(tmp_path).ranks
+    assert (rank.calls, rank.notes) == (1, ("warm-up (2 times)",))
+
+
+def test_graph_capture_is_skipped_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capturing = True
+    monkeypatch.setattr(recording, "cuda_in_use", lambda: capturing)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    recorder = Recorder(tmp_path)
+    double = recorder.wrap(lambda x: 2 * x, "m:f")
+    assert double(2) == 4
+    capturing = False
+    double(3)
+    recorder.close()
+    (rank,) = open_capture(tmp_path).ranks
+    assert rank.notes == ("calls during CUDA graph capture are not recorded",)
+    assert [call.args for call in open_capture(tmp_path).calls(0)] == [(3,)]
+
+
+def test_a_slow_disk_leaves_whole_calls_out_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    kept = recording.write_blob
+
+    def slow(folder: Path, data: Any) -> tuple[str, int]:
+        gate.wait(10)
+        return kept(folder, data)
+
+    monkeypatch.setattr(recording, "write_blob", slow)
+    recorder = Recorder(tmp_path, max_queue=100_000)
+    add = recorder.wrap(lambda x: x + 1, "m:f")
+    started = time.perf_counter()
+    for value in range(6):
+        assert add(torch.full((10_000,), value)).max() == value + 1
+    assert time.perf_counter() - started < 5, "the engine does not wait for the disk"
+    gate.set()
+    recorder.close()
+    (rank,) = open_capture(tmp_path).ranks
+    assert rank.calls == rank.complete < 6
+    assert any("the disk is slower than the engine" in note for note in rank.notes)
+    assert recorder._queued == 0
+
+
+def test_request_ids_are_redacted_wherever_they_stand(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        recorder = Recorder(tmp_path, redact=b"key")
+        with recorder.step():
+            recorder.requests(["cmpl-secret", "cmpl-other"])
+            recorder.wrap(lambda ids: ids, "m:f")(["cmpl-secret", {"cmpl-other": name}])
+        recorder.close()
+    text = "".join(path.read_text() for path in tmp_path.rglob("manifest.jsonl"))
+    assert "secret" not in text and "cmpl" not in text
+    capture = open_capture(tmp_path)
+    ids = [next(iter(capture.calls(rank))).request_ids for rank in capture.ranks]
+    assert ids[0] == ids[1], "the same id has the same hash in every process"
+    (call,) = capture.calls("rank-0")
+    assert call.request_ids is not None
+    assert call.args == ([call.request_ids[0], {call.request_ids[1]: "first"}],)
+
+
+def test_a_second_process_of_a_rank_has_its_own_manifest(tmp_path: Path) -> None:
+    tiny_capture(tmp_path, steps=1)
+    tiny_capture(tmp_path, steps=1)
+    assert [rank.name for rank in open_capture(tmp_path).ranks] == ["rank-0", "rank-0.2"]
+    names = [path.name for path in (tmp_path / "blobs").iterdir()]
+    assert len(names) == len(set(names)) and not any(name.startswith(".") for name in names)
+
+
+def test_a_forked_child_records_on_its_own_and_closes_it(tmp_path: Path) -> None:
+    code = (
+        "import multiprocessing, sys; from pathlib import Path; from difftest.record.capture import Recorder\n"
+        "recorder = Recorder(Path(sys.argv[1])); double = recorder.wrap(lambda x: 2 * x, 'm:f'); double(1)\n"
+        "child = multiprocessing.get_context('fork').Process(target=double, args=(2,))\n"
+        "child.start(); child.join(); assert child.exitcode == 0; double(3)\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], check=True)
+    capture = open_capture(tmp_path)
+    read = {rank.name: [call.args[0] for call in capture.calls(rank)] for rank in capture.ranks}
+    assert read == {"rank-0": [1, 3], "rank-0.2": [2]}
+    assert [rank.incomplete for rank in capture.ranks] == ["", ""]
+
+
+def test_threads_do_not_take_each_other_for_parents(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    barrier = threading.Barrier(4)
+    outer = recorder.wrap(lambda x: (barrier.wait(10), inner(x)), "m:outer")
+    inner = recorder.wrap(lambda x: x, "m:inner")
+    threads = [threading.Thread(target=outer, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.close()
+    calls = list(open_capture(tmp_path).calls(0))
+    argument = {call.number: call.args[0] for call in calls}
+    assert sorted(argument.values()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert all(argument[call.number] == argument[call.parent] for call in calls if call.parent is not None)
+
+
+def test_reading_states_draws_nothing() -> None:
+    from difftest.record.encode import Encoder
+
+    states = (torch.get_rng_state(), repr(np.random.get_state()), random.getstate())
+    recording._rng(Encoder("m"))
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert (repr(np.random.get_state()), random.getstate()) == states[1:]
+
+
+def test_the_environment_names_no_folder_and_no_machine() -> None:
+    text = repr(recording.environment())
+    assert os.uname().nodename not in text and str(Path.home()) not in text and os.getcwd() not in text
