@@ -100,7 +100,7 @@ def require(function: Callable[..., Any], bound: Pool, pool: Pool, *names: str) 
     """
     for name in names:
         if name not in bound and pool.get(name) is not None and pool[name] is not False:
-            raise ApiChange(f"{getattr(function, '__qualname__', function)} does not take {name}")
+            raise ApiChange(f"{getattr(function, 'fn', function).__qualname__} does not take {name}")
 
 
 def target_logits(pattern: str, rows: int, vocabulary: int, s: Stream) -> torch.Tensor:

@@ -70,7 +70,8 @@ class LiftedArm:
                 bound[name] = pool[renamed[name]]
                 self.note(f"{name} is {renamed[name]} of the case")
             elif required:
-                raise ApiChange(f"{getattr(function, '__qualname__', function)} requires {name}")
+                named = getattr(function, "fn", function)  # a Triton kernel goes by its function's name
+                raise ApiChange(f"{getattr(named, '__qualname__', named)} requires {name}")
         return bound
 
     def make(
