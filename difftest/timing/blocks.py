@@ -1,0 +1,331 @@
+"""The measuring loop: two callables in one process, in adjacent blocks, in ABBA order. No torch here.
+
+A *block* is a run of calls of one arm between two readings of the clock. A *pair* is a block of base beside a block of
+head; four blocks make a *quad* (base head head base, the next one head base base head), so that neither drift nor
+the place within a pair favours an arm.
+
+What is timed is called as production calls it: the loop is generated for the number of arguments and the keyword
+names of the call, so that there is no `*args`, no partial, no proxy between the clock and the function; base and head
+each have a loop of their own, because the interpreter specialises a call site for what it calls. Everything else is
+outside the timed region: inputs are prepared for the whole quad, states are restored, garbage is collected.
+
+What could give a head a false "faster", and what stands against it:
+
+- a first call that compiles: the first call is timed apart, and further calls warm up before anything is measured;
+- results cached by the identity or the address of the inputs: every call has inputs of its own, and used ones are kept
+  alive (:attr:`Settings.retained_bytes`), so that no object and no address comes back;
+- results cached by content: `fresh(number)` makes other contents for other numbers. Where it cannot, a content cache is
+  not seen here; :attr:`Hooks.agree` compares results of calls with the same number and so catches a stale one;
+- lazy results: :attr:`Hooks.materialise` reads them inside the timed region, for both arms;
+- work left to the device: :attr:`Hooks.synchronise` waits for it inside the timed region;
+- garbage: collection is off while the clock runs. What a block left is collected after it, and the time that takes
+  is charged to that block.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import keyword
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from difftest.target import Call
+
+Fresh = Callable[[int], Call]
+"""Makes the call with the given number: inputs that no other call has, the same contents in both arms for the same
+number, other contents for another number where the shape allows it."""
+
+_Prepared = list[tuple[Any, ...]]
+_Loop = Callable[[_Prepared], tuple[int, Any]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How blocks are made.
+
+    Attributes:
+        block_ns: time that a block should last; many times the clock's step, few enough calls to stay adjacent.
+        max_calls: most calls in a block.
+        warm_calls, warm_ns: calls of each arm before measuring; the first limit that is reached ends it, yet never
+            before `min_warm_calls`.
+        lead_in: calls before each block that are not timed, so that every block begins with the same warm code.
+        retained_bytes: used inputs are kept until they take this much, so that addresses do not come back.
+        input_bytes: size of the inputs of one call, as far as the caller knows.
+    """
+
+    block_ns: int = 60_000
+    max_calls: int = 256
+    warm_calls: int = 60
+    warm_ns: int = 100_000_000
+    min_warm_calls: int = 3
+    lead_in: int = 1
+    retained_bytes: int = 256 << 20
+    input_bytes: int = 1 << 12
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the measuring loop does not know how to do.
+
+    Attributes:
+        restore: puts shared state (RNG) back, before each block, outside the timed region.
+        synchronise: waits until the device is idle, before each reading of the clock.
+        materialise: reads a result in full, inside the timed region; needed where results may be lazy.
+        agree: whether a result of base and one of head, of calls with the same number, are the same; asked once a pair
+            outside the timed region.
+    """
+
+    restore: Callable[[], None] | None = None
+    synchronise: Callable[[], None] | None = None
+    materialise: Callable[[Any], Any] | None = None
+    agree: Callable[[Any, Any], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A block of base beside a block of head, in nanoseconds per call.
+
+    Attributes:
+        base_ns, head_ns: time of a call, garbage of the block included.
+        head_first: whether head's block came first.
+    """
+
+    base_ns: float
+    head_ns: float
+    head_first: bool
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a measurement was made under; grows with it.
+
+    Attributes:
+        base_first_ns, head_first_ns: the first call of each arm, apart from everything else.
+        calls: calls in a block.
+        loop_ns: the loop's own cost of a call: the same loop over a function that does nothing.
+        base_garbage, head_garbage: objects in reference cycles that a call leaves behind, on average.
+        disagreements: pairs whose results differed.
+        recycled: whether inputs were given back before the end, so that addresses may have come twice.
+    """
+
+    base_first_ns: int
+    head_first_ns: int
+    calls: int
+    loop_ns: float
+    base_garbage: float = 0.0
+    head_garbage: float = 0.0
+    disagreements: int = 0
+    recycled: bool = False
+
+
+class PairedBlocks:
+    """Measures base against head, in one process, for one shape.
+
+    Use it inside :func:`quiet_collector`. Making one calls each arm for the first time, warms both up and fits the
+    block to the clock; :meth:`take` then measures as often as it is asked to.
+    """
+
+    def __init__(self, base: Fresh, head: Fresh, settings: Settings | None = None, hooks: Hooks | None = None) -> None:
+        """Whatever a call raises is raised, unchanged."""
+        self._settings = settings or Settings()
+        self._hooks = hooks or Hooks()
+        self._fresh = {"base": base, "head": head}
+        self._number = 0
+        self._quads = 0
+        self._garbage = {"base": 0, "head": 0}
+        self._measured = 0
+        self._disagreements = 0
+        self._recycled = False
+        kept = max(1, self._settings.retained_bytes // max(1, self._settings.input_bytes))
+        self._kept: deque[_Prepared] = deque()
+        self._kept_calls = 0
+        self._kept_limit = kept
+        sample = {arm: fresh(0) for arm, fresh in self._fresh.items()}
+        self._loops = {arm: timed_loop(call, self._hooks) for arm, call in sample.items()}
+        self._first = {arm: self._one(arm, call) for arm, call in sample.items()}
+        self._number = 1
+        call_ns = min(self._warm().values())
+        self._calls = self._fit(call_ns)
+        self._loop_ns = loop_cost(sample["base"], self._hooks)
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def conditions(self) -> Conditions:
+        measured = max(1, self._measured)
+        return Conditions(
+            base_first_ns=self._first["base"],
+            head_first_ns=self._first["head"],
+            calls=self._calls,
+            loop_ns=self._loop_ns,
+            base_garbage=self._garbage["base"] / measured,
+            head_garbage=self._garbage["head"] / measured,
+            disagreements=self._disagreements,
+            recycled=self._recycled,
+        )
+
+    def take(self, quads: int) -> list[Pair]:
+        """Measure; two pairs a quad, so that a list of pairs always holds whole quads in order."""
+        pairs: list[Pair] = []
+        for _ in range(quads):
+            pairs += self._quad()
+        return pairs
+
+    def _quad(self) -> list[Pair]:
+        first, second = ("base", "head") if self._quads % 2 == 0 else ("head", "base")
+        self._quads += 1
+        order = (first, second, second, first)
+        per_block = self._calls + self._settings.lead_in
+        blocks: list[_Prepared] = [[] for _ in order]
+        # Inputs of both arms are made in turn, so that those of neither are always the fresher ones in the caches.
+        for pair in (0, 1):
+            start = self._number + pair * per_block
+            for number in range(start, start + per_block):
+                for block in (2 * pair, 2 * pair + 1):
+                    blocks[block].append(_prepared(self._fresh[order[block]](number)))
+        self._number += 2 * per_block
+        gc.collect()
+        timed = [self._block(arm, prepared) for arm, prepared in zip(order, blocks, strict=True)]
+        if self._hooks.agree is not None:
+            for pair in (0, 1):
+                results = {order[n]: timed[n][1] for n in (2 * pair, 2 * pair + 1)}
+                self._disagreements += not self._hooks.agree(results["base"], results["head"])
+        self._measured += 2 * self._calls
+        self._retain(blocks)
+        gc.freeze()
+        one, two = ({order[n]: timed[n][0] for n in (2 * pair, 2 * pair + 1)} for pair in (0, 1))
+        return [
+            Pair(one["base"], one["head"], head_first=first == "head"),
+            Pair(two["base"], two["head"], head_first=first == "base"),
+        ]
+
+    def _block(self, arm: str, prepared: _Prepared) -> tuple[float, Any]:
+        lead_in = self._settings.lead_in
+        loop = self._loops[arm]
+        if self._hooks.restore is not None:
+            self._hooks.restore()
+        if lead_in:
+            loop(prepared[:lead_in])
+        calls = prepared[lead_in:]
+        elapsed, result = loop(calls)
+        begin = time.perf_counter_ns()
+        left = gc.collect(0)
+        if left:
+            elapsed += time.perf_counter_ns() - begin
+            self._garbage[arm] += left
+        return elapsed / len(calls), result
+
+    def _retain(self, blocks: list[_Prepared]) -> None:
+        for block in blocks:
+            self._kept.append(block)
+            self._kept_calls += len(block)
+        while self._kept_calls > self._kept_limit and self._kept:
+            self._kept_calls -= len(self._kept.popleft())
+            self._recycled = True
+
+    def _one(self, arm: str, call: Call) -> int:
+        if self._hooks.restore is not None:
+            self._hooks.restore()
+        prepared = [_prepared(call)]
+        elapsed, _ = self._loops[arm](prepared)
+        self._retain([prepared])
+        return elapsed
+
+    def _warm(self) -> dict[str, int]:
+        """Call both arms in turn until they are warm; the shortest call of each, in nanoseconds."""
+        settings = self._settings
+        shortest: dict[str, int] = {}
+        begin = time.perf_counter_ns()
+        for done in range(settings.warm_calls):
+            if done >= settings.min_warm_calls and time.perf_counter_ns() - begin > settings.warm_ns:
+                break
+            for arm, fresh in self._fresh.items():
+                elapsed = self._one(arm, fresh(self._number))
+                shortest[arm] = min(elapsed, shortest.get(arm, elapsed))
+            self._number += 1
+        return shortest
+
+    def _fit(self, call_ns: int) -> int:
+        """Calls in a block: enough to last, few enough that the inputs of a quad stay within what is retained."""
+        wanted = math.ceil(self._settings.block_ns / max(call_ns, 1))
+        fits = self._kept_limit // 4 - self._settings.lead_in
+        return max(1, min(wanted, self._settings.max_calls, fits))
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Garbage collection off, and what is there already left out of later collections; as it was afterwards."""
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+
+def timed_loop(call: Call, hooks: Hooks) -> _Loop:
+    """A loop of its own for calls with as many arguments and the keyword names of `call`.
+
+    The loop takes prepared calls and gives the time they took together, in nanoseconds, and the last result. Results
+    are dropped inside the timed region, as a caller in production drops them.
+    """
+    positional = len(call.args)
+    names = tuple(call.kwargs)
+    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
+        raise ValueError(f"keyword arguments {names} are not all names")
+    code = _loop_code(positional, names, hooks.materialise is not None, hooks.synchronise is not None)
+    space: dict[str, Any] = {
+        "clock": time.perf_counter_ns,
+        "materialise": hooks.materialise,
+        "synchronise": hooks.synchronise,
+    }
+    exec(compile(code, "<timed loop>", "exec"), space)  # compiled anew: code objects hold the call site's caches
+    loop: _Loop = space["loop"]
+    return loop
+
+
+@functools.cache
+def _loop_code(positional: int, names: tuple[str, ...], materialise: bool, synchronise: bool) -> str:
+    values = [f"a{n}" for n in range(positional)] + [f"k{n}" for n in range(len(names))]
+    arguments = values[:positional] + [f"{name}=k{n}" for n, name in enumerate(names)]
+    called = f"fn({', '.join(arguments)})"
+    lines = [
+        "def loop(calls):",
+        "    result = None",
+        "    synchronise()" if synchronise else "",
+        "    begin = clock()",
+        f"    for {', '.join(['fn', *values])}, in calls:",
+        f"        result = {f'materialise({called})' if materialise else called}",
+        "    synchronise()" if synchronise else "",
+        "    return clock() - begin, result",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _prepared(call: Call) -> tuple[Any, ...]:
+    return (call.fn, *call.args, *call.kwargs.values())
+
+
+def loop_cost(call: Call, hooks: Hooks, calls: int = 200, repeats: int = 15) -> float:
+    """Nanoseconds that the loop spends on each call by itself: with a function of the same arguments that does nothing.
+
+    The shortest of several blocks; hooks are left out of it, since what they cost depends on the result.
+    """
+    positional = ", ".join(f"a{n}" for n in range(len(call.args)))
+    parameters = [positional] if positional else []
+    parameters += [f"{name}=None" for name in call.kwargs]
+    space: dict[str, Any] = {}
+    exec(f"def nothing({', '.join(parameters)}): pass", space)
+    loop = timed_loop(call, Hooks())
+    prepared = [_prepared(Call(space["nothing"], call.args, call.kwargs))] * calls
+    return min(loop(prepared)[0] for _ in range(repeats)) / calls
