@@ -639,15 +639,20 @@ JUST_BELOW_1 = 1.0 - 2.0**-24
 _NAMES: dict[float | str, str] = {JUST_BELOW_1: "1-2^-24", 1 << 30: "2^30"}
 
 
-def spreads(off: float | str, values: Sequence[float | str], sample: float | str) -> tuple[Spread, ...]:
+def spreads(
+    off: float | str, values: Sequence[float | str], sample: float | str, beyond: Sequence[float | str] = ()
+) -> tuple[Spread, ...]:
     """The spreads of a parameter: off, each value everywhere, all by turns, and one request alone in each place.
 
     Args:
         off: the value that switches it off; the first spread.
         values: the other values, extremes among them.
         sample: the value that one request alone gets.
+        beyond: values that no request has in production; everywhere or nowhere, never among others.
     """
-    each = tuple(Spread(_NAMES.get(value, str(value)), (value,), off=off) for value in (off, *values))
+    each = tuple(
+        Spread(_NAMES.get(value, str(value)), (value,), off=off) for value in (off, *values, *beyond)
+    )
     mixed = Spread("mixed", (sample, off, *values), off=off)
     alone = tuple(
         Spread(f"{sample} on the {place}", (sample,), place, off) for place in ("first", "middle", "last")
@@ -659,8 +664,8 @@ TEMPERATURES = spreads(1.0, (0.5, 1e-6, 0.0, 1.5, 1e-5, 100.0), 0.0)
 """Temperatures; 0 is greedy, 1e-5 the sampler's own threshold for greedy."""
 RANDOM_TEMPERATURES = spreads(1.0, (1e-4, 0.5, 1.5, 100.0), 0.7)
 """Temperatures of batches in which no request is greedy."""
-TOP_K = spreads("V", (1, 2, 5, "V-1", 0, -1, "V+1", 1 << 30), 3)
-TOP_P = spreads(1.0, (0.9, 0.5, 0.7, 1e-7, 0.0, JUST_BELOW_1, 0.9999), 0.8)
+TOP_K = spreads("V", (1, 2, 5, "V-1"), 3, beyond=(0, -1, "V+1", 1 << 30))
+TOP_P = spreads(1.0, (0.9, 0.5, 0.7, 1e-7, JUST_BELOW_1, 0.9999), 0.8, beyond=(0.0,))
 MIN_P = spreads(0.0, (0.1, 1e-6, 0.5, JUST_BELOW_1, 1.0), 0.2)
 REPETITION = spreads(1.0, (1.5, 0.5, 1e-3, 1e3), 1.3)
 PRESENCE = spreads(0.0, (0.5, -0.5, 2.0, -2.0), 0.7)

@@ -23,11 +23,11 @@ MATCHES = (
     "placeholder before it",
     "as long as the history",
     "longer than the history",
-    "empty word",
 )
-LASTS = ("random", "id 0", "id V-1", "id V", "id V+1", "id -1", "id -V", "id -V-1", "large", "in the prefix")
-_BEYOND = frozenset(("id V", "id V+1", "id -1", "id -V", "id -V-1", "large"))
-WHO = ("mixed", "all", "first", "middle", "last", "none", "backwards", "no words for one", "beyond the batch")
+LASTS = ("random", "id 0", "id V-1", "in the prefix", "id V", "id -1")
+_MORE_LASTS = ("id V+1", "id -V", "id -V-1", "large")
+_BEYOND = frozenset(("id V", "id -1", *_MORE_LASTS))
+WHO = ("mixed", "all", "first", "middle", "last", "none", "backwards", "no words for one")
 
 _COMMON: axes.Axes = {
     "match": MATCHES,
@@ -41,6 +41,8 @@ _COMMON: axes.Axes = {
     "dtype": tuple(axes.FLOATS.values()),
     "layout": axes.LAYOUTS,
 }
+_ONE_ALONE: axes.Axes = {"match": ("empty word",), "last id": _MORE_LASTS}
+_ALONE: axes.Axes = {**_ONE_ALONE, "who": ("beyond the batch",)}
 _PLAIN: axes.Axes = {**_COMMON, "history": (5, 3, 2, 1, 0)}
 _DRAFTS: axes.Axes = {
     **_COMMON,
@@ -168,12 +170,19 @@ _ONE: axes.Axes = {name: values for name, values in _PLAIN.items() if name not i
 
 
 def _cases() -> Iterator[Case]:
-    yield from axes.cases_from(_PLAIN, _build, name="v1.bad_words", contract=_contract, covers=6)
+    yield from axes.cases_from(
+        _PLAIN, _build, name="v1.bad_words", contract=_contract, alone=_ALONE, covers=6
+    )
 
 
 def _draft_cases() -> Iterator[Case]:
     yield from axes.cases_from(
-        _DRAFTS, _build_drafts, name="v1.bad_words_with_drafts", contract=_contract, covers=6
+        _DRAFTS,
+        _build_drafts,
+        name="v1.bad_words_with_drafts",
+        contract=_contract,
+        alone=_ALONE,
+        covers=4,
     )
 
 
@@ -181,7 +190,9 @@ def _single_cases() -> Iterator[Case]:
     def contract(row: axes.Row) -> bool:
         return _contract({**row, "who": "all"})
 
-    yield from axes.cases_from(_ONE, _single, name="v1.bad_words_of_one_request", contract=contract, covers=5)
+    yield from axes.cases_from(
+        _ONE, _single, name="v1.bad_words_of_one_request", contract=contract, alone=_ONE_ALONE, covers=5
+    )
 
 
 TARGETS = (
