@@ -412,10 +412,28 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         outside_contract=counts["outside_contract"],
         aa={"cases": counts["aa_cases"], "differences": counts["aa_differences"]},
         both_raised=counts["both_raised"],
+        sources=dict(sum((u.sources for u in units), Counter())),
+        axes=_axes(units),
+        relations=_relations(units),
         notes=tuple(notes),
         closure=_closures(item),
         seconds=round(max((u.seconds for u in units), default=0.0), 3),
     )
+
+
+def _axes(units: Sequence[Unit]) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (axis, value, outcome), count in sorted(sum((u.axes for u in units), Counter()).items()):
+        found.setdefault(axis, {}).setdefault(value, {})[outcome] = count
+    return found
+
+
+def _relations(units: Sequence[Unit]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for unit in units:
+        for name, counts in unit.relations.items():
+            found.setdefault(name, Counter()).update(counts)
+    return {name: {key: counts[key] for key in ("checked", "base", "head")} for name, counts in found.items()}
 
 
 def _reason(unmeasured: Counter[str]) -> str:

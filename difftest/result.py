@@ -132,6 +132,10 @@ class TargetResult:
         outside_contract: how many of the different cases are outside the target's contract.
         aa: A/A control: `{"cases": n, "differences": m}`: base against base.
         both_raised: cases in which both arms raised the same exception.
+        sources: number of cases executed by source (`grid`, `fuzz`, `recorded`).
+        axes: of the executed cases, per axis and value: `{"layout": {"padded rows": {"identical": 3}}}`.
+        relations: what must hold within one arm: per name `{"checked", "base", "head"}`, the latter two counting
+            the cases in which that arm breaks it.
         notes: everything else the reader must know (eager torch.compile, stopped after crashes, ...).
         closure: per arm `{"digest", "pieces", "lines", "files"}`.
         seconds: wall time of the target.
@@ -153,6 +157,9 @@ class TargetResult:
     outside_contract: int = 0
     aa: Mapping[str, int] = field(default_factory=dict)
     both_raised: int = 0
+    sources: Mapping[str, int] = field(default_factory=dict)
+    axes: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    relations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     closure: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0

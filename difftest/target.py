@@ -84,9 +84,7 @@ class Arm(Protocol):
         default raises ApiChange naming it. Names in the pool that the function does not take are left out.
         """
 
-    def make(
-        self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()
-    ) -> Any:
+    def make(self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()) -> Any:
         """An instance of the arm's own class (or the result of its factory), built from the fields it takes."""
 
     def note(self, text: str) -> None:
@@ -114,6 +112,41 @@ Prepare = Callable[[Arm, Pool], Call]
 
 
 @dataclass(frozen=True)
+class Invariant:
+    """What must hold of every call of one arm, whatever the other arm does.
+
+    A case in which head breaks it and base does not is a mismatch of kind `invariant`; when both break it, the
+    report says that base does too.
+
+    Attributes:
+        name: in words that are true when it holds: `an emitted id is -1 or in the vocabulary`.
+        broken: given the pool before the call, the arm's pool after it and the return value, says in a line what
+            breaks it, or None. Only called for cases inside the contract that return.
+    """
+
+    name: str
+    broken: Callable[[Pool, Pool, Any], str | None]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What two calls of one arm on related inputs must have in common: permuting the requests permutes the result.
+
+    Attributes:
+        name: in words that are true when it holds.
+        other: makes the related inputs from a case's pool, or None where the relation says nothing about the case.
+        broken: given the arm's pools after the two calls and the two return values (first pool, first result, other
+            pool, other result), says in a line what breaks it, or None.
+        limit: how many cases a child checks it on, the first ones that it applies to.
+    """
+
+    name: str
+    other: Callable[[Pool], Pool | None]
+    broken: Callable[[Pool, Any, Pool, Any], str | None]
+    limit: int = 24
+
+
+@dataclass(frozen=True)
 class Shape:
     """One input shape for timing: a label (`batch 64, 3 drafts, acceptance 0.6`) and the pool, as in a case."""
 
@@ -136,6 +169,8 @@ class Target:
         triton: the target launches Triton kernels, so it runs under the interpreter on a CPU.
         shapes: timing shapes for `difftest bench`: `"grid"` or `"quick"` -> list.
         rows: names of outputs or inputs whose first axis is the request, for saying which request differs.
+        invariants: what must hold of every call of one arm.
+        relations: what must hold between calls of one arm on related inputs.
         timeout: seconds one call may take before it counts as hanging.
     """
 
@@ -147,4 +182,6 @@ class Target:
     triton: bool = False
     shapes: Callable[[str], Iterable[Shape]] | None = None
     rows: tuple[str, ...] = ()
+    invariants: tuple[Invariant, ...] = ()
+    relations: tuple[Relation, ...] = ()
     timeout: float = 20.0

@@ -255,6 +255,26 @@ def both_raised_lines(result: RunResult) -> list[str]:
     return [f"{plain(label(t, result), 120)}: {plural(t.both_raised, 'case')}" for t in raised]
 
 
+def relation_lines(result: RunResult) -> list[str]:
+    """Invariants and relations: those that hold in one line, a line for each that an arm breaks."""
+    held = checked = 0
+    broken: list[str] = []
+    for target in result.targets:
+        for name, counts in target.relations.items():
+            head, base, number = counts.get("head", 0), counts.get("base", 0), counts.get("checked", 0)
+            checked += 1
+            held += not head and not base
+            if not head and not base:
+                continue
+            where = f"{plain(label(target, result), 120)}: {plain(name, 200)}"
+            if head and base:
+                said = f"broken in {head} of {number} cases in head, base breaks it too ({base})"
+            else:
+                said = f"broken in {head or base} of {number} cases in {'head' if head else 'base'} only"
+            broken.append(f"{where}: {said}")
+    return [f"{held} of {plural(checked, 'relation')} hold in both arms", *broken] if checked else []
+
+
 def environment_words(result: RunResult) -> list[tuple[str, str]]:
     """The environment as (name, value)."""
     return [(plain(key, 80), plain(value, 400)) for key, value in result.environment.items()]
@@ -272,6 +292,7 @@ def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
         ("Expected", expected_lines(result)),
         ("A/A control", aa_lines(result)),
         ("Both arms raised the same exception", both_raised_lines(result)),
+        ("Invariants and relations within one arm", relation_lines(result)),
         ("Stand-ins", standin_lines(result)),
         ("Adapters", adapter_lines(result)),
         ("Modes", mode_lines(result)),

@@ -11,6 +11,7 @@ import torch
 
 from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
+from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
 from difftest.call.values import Copier, has_large
 from difftest.errors import ApiChange, LiftError
@@ -27,6 +28,7 @@ class Outcome(NamedTuple):
         watched: state of further objects after the call, by name.
         rng: process-wide generator states after the call when they moved, by position in GlobalStates.NAMES.
         aliases: which arrays of the return value share memory: (number of the array, with what, byte offset).
+        process: settings of the process that the call left changed: (name, value); put back afterwards.
     """
 
     returned: Frozen | None
@@ -35,6 +37,7 @@ class Outcome(NamedTuple):
     watched: tuple[tuple[str, Frozen], ...]
     rng: tuple[Any, ...] | None
     aliases: tuple[tuple[int, str, int], ...]
+    process: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,12 @@ class Caller:
         self.device = device
         self.states = states
         self.scrub = scrub
+        self.process = ProcessState()
         self.in_tree = in_tree
         self.environment_errors: dict[str, None] = {}
+        self.live: tuple[Pool, Any] | None = None
+
+    # `live` holds the arm's own pool and return value of the last call, for checks on live values; None if it raised.
 
     def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         """Run one case in one arm under one poison fill.
@@ -87,6 +94,7 @@ class Caller:
         `pool` is the case's pristine pool: it is copied, never given to the arm. An exception is part of the
         outcome, SystemExit included.
         """
+        self.live = None
         try:
             private: Pool = Copier(arm)(pool if not has_large(pool) else case.build())
             prepared = self._prepare(target, symbol, arm, private)
@@ -94,7 +102,7 @@ class Caller:
             return NotCalled(f"api-change: {error}")
         except LiftError as error:
             return NotCalled(str(error))
-        except Exception as error:
+        except BaseException as error:
             if isinstance(error, _ENVIRONMENT):
                 return NotCalled(f"not exercised: {type(error).__name__}: {self.scrub(str(error))}")
             return NotCalled(
@@ -104,8 +112,10 @@ class Caller:
         first = {}
         for name, value in private.items():
             before.name = name
-            first[name] = before(value)
+            first[name] = _take(before, value)
         self.states.after()
+        for name, text in self.process.settle():
+            arm.note(f"loading it or making its inputs changes {name} to {text}; put back before the call")
         result: Any = None
         raised: tuple[str, str] | None = None
         POISON.allocations = 0
@@ -120,18 +130,21 @@ class Caller:
         finally:
             POISON.fill = None
         rng = self.states.after()
+        self.live = (private, result) if raised is None else None
+        process = self.process.settle()
         output = Freezer()
         output.name = "return"
-        returned = output(result) if raised is None else None
+        returned = _take(output, result) if raised is None else None
         watched = tuple([(name, self._watch(output, name, value)) for name, value in prepared.watch.items()])
         after = Freezer(whole=True)
         changed = []
         for name, value in private.items():
             after.name = name
-            now = after(value)
+            now = _take(after, value)
             if now != first[name]:
                 changed.append((name, now))
-        return Outcome(returned, raised, tuple(changed), watched, rng, _aliases(output.memory, before.memory))
+        aliases = _aliases(output.memory, before.memory)
+        return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process)
 
     def _prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
         if target.prepare is not None:
@@ -141,16 +154,36 @@ class Caller:
 
     def _watch(self, freezer: Freezer, name: str, value: Any) -> Frozen:
         freezer.name = name
-        return freezer(value)
+        return _take(freezer, value)
 
     def _exception(self, error: BaseException) -> tuple[str, str]:
         name = type(error).__qualname__
-        message = _ADDRESS.sub("0x...", self.scrub(str(error)))[:2000]
+        message = _ADDRESS.sub("0x...", self.scrub(_message(error)))[:2000]
         here = isinstance(error, ImportError) and error.name is not None and self.in_tree(self.scrub(error.name))
         if not here and (isinstance(error, _ENVIRONMENT) or _ENVIRONMENT_MESSAGE.search(message)):
             self.environment_errors[f"{name}: {message[:300]}"] = None
             return ("environment", f"{name}: {message}")
         return name, message
+
+
+def _message(error: BaseException, depth: int = 0) -> str:
+    """What an exception says; of a group, what its members say too. Code under test may have written `__str__`."""
+    try:
+        text = str(error)
+    except BaseException as failure:
+        return f"a message that cannot be had: {type(failure).__qualname__}"
+    if isinstance(error, BaseExceptionGroup) and depth < 8:
+        members = [f"{type(e).__qualname__}: {_message(e, depth + 1)}" for e in error.exceptions[:20]]
+        return f"{text}: [{'; '.join(members)}]"
+    return text
+
+
+def _take(freezer: Freezer, value: Any) -> Frozen:
+    """Freeze a value of code under test, whose properties may raise anything."""
+    try:
+        return freezer(value)
+    except BaseException as error:
+        return ("opaque", f"{type(value).__name__} that cannot be read: {type(error).__qualname__}")
 
 
 def is_environment(outcome: Outcome) -> bool:
@@ -171,7 +204,7 @@ def _aliases(
                 break
         else:
             for earlier in range(number):
-                if outputs[earlier][2] == storage:
+                if outputs[earlier][2] <= address < outputs[earlier][2] + outputs[earlier][3]:
                     found.append((number, f"output {earlier}", address - outputs[earlier][1]))
                     break
     return tuple(found)

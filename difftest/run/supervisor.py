@@ -55,6 +55,9 @@ class Unit:
     mismatches: list[dict[str, Any]] = field(default_factory=list)
     unmeasured: Counter[str] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
+    relations: dict[str, Counter[str]] = field(default_factory=dict)
+    sources: Counter[str] = field(default_factory=Counter)
+    axes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     adapters: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
@@ -246,6 +249,10 @@ class _Loop:
         unit.unmeasured.update(message["unmeasured"])
         unit.expected.update({int(number): count for number, count in message["expected"].items()})
         unit.mismatches += message["mismatches"]
+        unit.sources.update(message["sources"])
+        unit.axes.update({(axis, value, outcome): count for axis, value, outcome, count in message["axes"]})
+        for name, counts in message["relations"].items():
+            unit.relations.setdefault(name, Counter()).update(counts)
         unit.adapters.update(message["adapters"])
         if message["strangers"]:
             raise DifftestError(

@@ -14,8 +14,10 @@ from difftest.compare.outcomes import Difference, compare, undefined_leaves, uns
 from difftest.expect import Expectation
 from difftest.result import MISMATCHES_SHOWN
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
-from difftest.target import Case, Pool
+from difftest.run.relations import Live, RelationChecks
+from difftest.target import Case, Pool, Target
 
+_OUTCOMES = ("identical", "different", "expected", "unmeasured")
 _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are counted and named by kind
 
 
@@ -39,12 +41,21 @@ class UnitRun:
         self.mismatches: list[dict[str, Any]] = []
         self.unmeasured: Counter[str] = Counter()
         self.detailed = 0
+        self.sources: Counter[str] = Counter()
+        self.axes: Counter[tuple[str, str, str]] = Counter()
         self.expected = [
             (number, Expectation(**{**entry, "kind": tuple(entry["kind"])}))
             for number, entry in enumerate(self.options.get("expect", ()))
         ]
         self.expected = [(n, entry) for n, entry in self.expected if entry.covers_target(self.target.name)]
         self.expected_used: Counter[int] = Counter()
+        self.checks = RelationChecks(self.target, self.related) if _has_checks(self.target) else None
+        self.index = 0
+
+    def related(self, arm: int, pool: Pool) -> tuple[Outcome | NotCalled, Live]:
+        """Run an arm on inputs that a relation made."""
+        outcome = self.call(self.index, arm, Case("related", lambda: pool), pool, FILLS[0])
+        return outcome, self.caller.live
 
     def run(self) -> None:
         share, total = self.unit["share"]
@@ -65,7 +76,12 @@ class UnitRun:
             identity = case_id(self.target.name, pool)
             if wanted and not identity.startswith(wanted):
                 continue
+            before = self.counts.copy()
             self.one(index, case, pool, identity, dead.get(index))
+            self.sources[case.source] += 1
+            outcome = next((o for o in _OUTCOMES if self.counts[o] > before[o]), "unmeasured")
+            for axis, value in case.axes.items():
+                self.axes[axis, str(value), outcome] += 1
             done += 1
             if next(due):
                 self.flush(index + 1)
@@ -94,9 +110,11 @@ class UnitRun:
         first_arm = HEAD if index % 2 else BASE
         runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
         uninitialised = {}
+        live: list[Live] = [None, None]
         for arm in (first_arm, 1 - first_arm):
             runs[arm].append(self.call(index, arm, case, pool, FILLS[0]))
             uninitialised[arm] = POISON.allocations > 0
+            live[arm] = self.caller.live
         base, head = runs[BASE][0], runs[HEAD][0]
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             self.not_measured(_not_called_reason(base, head))
@@ -136,7 +154,11 @@ class UnitRun:
                 # Inputs that production sends do not raise; what raises here in both arms is the surroundings.
                 self.not_measured(f"not exercised: both arms raise {base.raised[0]}: {base.raised[1][:200]}")
                 return
-        if base == head and not base_undefined and not head_undefined:
+        broken: list[Difference] = []
+        if self.checks is not None and case.contract:
+            self.index = index
+            broken = self.checks.check(pool, (live[BASE], live[HEAD]))
+        if base == head and not base_undefined and not head_undefined and not broken:
             self.counts["identical"] += 1
             return
         initial = self.initial(pool, base, head)
@@ -149,6 +171,7 @@ class UnitRun:
             self.options.get("exceptions", "message"),
             self.child.states.start,
         )
+        found += broken
         if not found:
             self.counts["identical"] += 1
             return
@@ -257,12 +280,22 @@ class UnitRun:
                 "mismatches": self.mismatches,
                 "unmeasured": dict(self.unmeasured),
                 "expected": dict(self.expected_used),
+                "relations": {} if self.checks is None else {n: dict(c) for n, c in self.checks.counts.items()},
+                "sources": dict(self.sources),
+                "axes": [[*key, count] for key, count in self.axes.items()],
                 "adapters": adapters,
                 "strangers": strangers,
             }
         )
         self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
         self.expected_used = Counter()
+        self.sources, self.axes = Counter(), Counter()
+        if self.checks is not None:
+            self.checks.counts = {}
+
+
+def _has_checks(target: Target) -> bool:
+    return bool(target.invariants or target.relations)
 
 
 def _root(leaf: str) -> str:
