@@ -115,9 +115,7 @@ class Platform:
     def __getattr__(self, name: str) -> Callable[..., bool]:
         if name.startswith("is_"):
             return lambda *_, **__: False
-        raise AttributeError(
-            f"the platform stand-in has no {name}; run with --host vllm to use the real platform"
-        )
+        raise AttributeError(f"the platform stand-in has no {name}; run with --host vllm to use the real platform")
 
 
 class _Names:
@@ -247,7 +245,35 @@ def set_stream() -> Callable[..., Any]:
     return torch.cuda.set_stream
 
 
+def xgrammar() -> Mapping[str, Any]:
+    """xgrammar's apply_token_bitmask_inplace, from its definition, for logits of any dtype on any device.
+
+    Bit i of a row of int32 words says whether id i is allowed; a logit that is not becomes -inf. Ids past the words
+    keep their logits. With indices, these rows of both are used; without, logits and words have equally many rows.
+    """
+    import torch
+
+    def apply_token_bitmask_inplace(
+        logits: torch.Tensor, bitmask: torch.Tensor, *, vocab_size: int | None = None, indices: Any = None
+    ) -> None:
+        if bitmask.dtype != torch.int32:
+            raise ValueError("bitmask must be of type int32")
+        if logits.device.type != bitmask.device.type:
+            raise ValueError("logits and bitmask must be on the same device")
+        if indices is None and logits.shape[0] != bitmask.shape[0]:
+            raise ValueError(f"logits have {logits.shape[0]} rows, the bitmask has {bitmask.shape[0]}")
+        width = min(logits.shape[-1] if vocab_size is None else vocab_size, logits.shape[-1], bitmask.shape[-1] * 32)
+        shifts = torch.arange(32, dtype=torch.int32, device=bitmask.device)
+        forbidden = ((bitmask.unsqueeze(-1) >> shifts) & 1 == 0).flatten(-2)[..., :width]
+        rows = torch.arange(logits.shape[0]) if indices is None else torch.as_tensor(indices, dtype=torch.int64)
+        for row in rows.tolist():
+            logits[row, :width].masked_fill_(forbidden[row], float("-inf"))
+
+    return {"apply_token_bitmask_inplace": apply_token_bitmask_inplace}
+
+
 STANDINS = (
+    StandIn("xgrammar", xgrammar),
     StandIn("vllm.triton_utils", triton_utils),
     StandIn("vllm.logger", logger),
     StandIn("vllm.platforms", platforms),
