@@ -156,8 +156,10 @@ class Planner:
                 if not present:
                     if not found:
                         raise UsageError(f"no symbol {pattern} in base or head; write it as package.module:qualname")
-                elif not [o for o in found if any(self.bind(o, arm).symbol for arm in present)]:
-                    found = [o for o in outlines if any(self.observes(o, arm, pattern) for arm in present)]
+                else:
+                    # A class asks for its methods; one that neither tree has was not asked for.
+                    found = [o for o in found if any(self.bind(o, arm).symbol for arm in present)]
+                    found = found or [o for o in outlines if any(self.observes(o, arm, pattern) for arm in present)]
                     if not found:
                         raise UsageError(
                             f"{pattern} exists, but no target of the catalog observes it; "
