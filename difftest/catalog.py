@@ -20,6 +20,7 @@ from pathlib import Path
 
 import difftest
 from difftest.errors import DifftestError, UsageError
+from difftest.processes import python_command
 from difftest.target import Target
 
 
@@ -108,7 +109,7 @@ def outline(cache: Path, extra: Sequence[str] = ()) -> list[Outline]:
         return [_outline_from(item) for item in json.loads(kept.read_text())]
     except (OSError, ValueError, TypeError, KeyError):
         pass
-    command = [sys.executable, "-m", "difftest.catalog", *modules, *map(str, extra)]
+    command = python_command("difftest.catalog", *modules, *map(str, extra))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]

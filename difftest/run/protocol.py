@@ -56,6 +56,7 @@ class Channel:
         self._buffer = b""
 
     def send(self, message: dict[str, Any]) -> None:
+        """Raises ConnectionError when the other side is gone."""
         self.connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:

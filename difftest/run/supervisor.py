@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest.errors import DifftestError
+from difftest.processes import python_command
 from difftest.result import Kind
 from difftest.run.plan import ArmSource
 from difftest.run.protocol import ARM_NAMES, Board, Channel
@@ -100,7 +100,7 @@ class Supervisor:
             environment["TRITON_INTERPRET"] = "1"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "difftest.run.worker", str(theirs.fileno())],
+                python_command("difftest.run.worker", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -114,19 +114,25 @@ class Supervisor:
             other.close()
 
     def setup(self, arms: Mapping[str, dict[str, Any]], modules: Sequence[str], triton: bool, host: str | None) -> None:
-        """Tell the worker what the run is about; returns at once, the worker may still be importing torch."""
-        self.control.send(
-            {
-                "arms": dict(arms),
-                "modules": list(modules),
-                "triton": triton,
-                "device": self.device,
-                "host": host,
-                "board": str(self.scratch / "board"),
-                "slots": self.slots,
-                "memory": MEMORY_BYTES,
-            }
-        )
+        """Tell the worker what the run is about; returns at once, the worker may still be importing torch.
+
+        Raises:
+            DifftestError: the worker is gone.
+        """
+        request = {
+            "arms": dict(arms),
+            "modules": list(modules),
+            "triton": triton,
+            "device": self.device,
+            "host": host,
+            "board": str(self.scratch / "board"),
+            "slots": self.slots,
+            "memory": MEMORY_BYTES,
+        }
+        try:
+            self.control.send(request)
+        except ConnectionError:
+            raise DifftestError(f"the worker process ended: {self.last_words()}") from None
 
     def run(
         self,
