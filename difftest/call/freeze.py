@@ -11,6 +11,7 @@ A frozen value is one of
     ("storage", "torch.float32", shape, strides, offset, bytes of the whole storage)  an input, with its gaps
     ("generator", device, state bytes)
     ("opaque", "ClassName")                                                           compared by class only
+    ("deep", "ClassName")                                                             nested beyond DEPTH levels
     ("again", n)                                                                      an object met before
 Strides of axes that no element steps along are 0: nothing can depend on them.
 """
@@ -21,7 +22,8 @@ import dataclasses
 import enum
 import struct
 import types
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,9 @@ from difftest.call.rng import generator_state, tensor_bytes
 from difftest.call.values import LARGE, storage_bytes
 
 Frozen = tuple[Any, ...]
+
+DEPTH = 100
+"""Containers are followed this deep: a list that holds itself must come to an end."""
 
 _INT_ONLY = frozenset({int})
 _PLAIN = (int, bool, str, bytes, type(None))
@@ -47,19 +52,22 @@ class Freezer:
         memory: (name, address of the first element, address of the storage, its bytes) of each array met, in order.
     """
 
-    __slots__ = ("_alive", "_seen", "_whole", "memory", "name")
+    __slots__ = ("_alive", "_depth", "_seen", "_whole", "memory", "name")
 
     def __init__(self, whole: bool = False) -> None:
         self.memory: list[tuple[str, int, int, int]] = []
         self.name = ""
         self._whole = whole
+        self._depth = 0
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
 
     def __call__(self, value: Any) -> Frozen:
         kind = type(value)
         if kind is list or kind is tuple:
-            return self._sequence(value, kind.__name__)
+            if set(map(type, value)) == _INT_ONLY:
+                return ("ints", kind.__name__, tuple(value))
+            return self._nested(self._sequence, value, kind.__name__)
         if kind is torch.Tensor:
             return self._tensor(value)
         if kind in _PLAIN:
@@ -69,12 +77,20 @@ class Freezer:
         if kind is np.ndarray:
             return self._array(value)
         if kind is dict:
-            return self._mapping(value)
-        return self._other(value, kind)
+            return self._nested(self._mapping, value, "dict")
+        return self._nested(self._other, value, kind.__name__)
 
-    def _sequence(self, value: Any, name: str) -> Frozen:
-        kinds = set(map(type, value))
-        if kinds == _INT_ONLY:
+    def _nested(self, freeze: Callable[[Any], Frozen], value: Any, name: str) -> Frozen:
+        if self._depth >= DEPTH:
+            return ("deep", name)
+        self._depth += 1
+        found = freeze(value)
+        self._depth -= 1
+        return found
+
+    def _sequence(self, value: Any) -> Frozen:
+        name = type(value).__name__
+        if set(map(type, value)) == _INT_ONLY:
             return ("ints", name, tuple(value))
         return ("items", name, tuple([self(item) for item in value]))
 
@@ -132,9 +148,14 @@ class Freezer:
     def _mapping(self, value: Mapping[Any, Any]) -> Frozen:
         items = [(_key_text(key), self(item)) for key, item in value.items()]
         items.sort(key=lambda item: item[0])
+        names = Counter(name for name, _ in items)
+        if len(names) < len(items):  # keys that read alike are told apart by their order
+            numbers = {name: iter(range(count)) for name, count in names.items()}
+            items = [(f"{name} #{next(numbers[name]) + 1}" if names[name] > 1 else name, item) for name, item in items]
         return ("dict", type(value).__name__, tuple(items))
 
-    def _other(self, value: Any, kind: type) -> Frozen:
+    def _other(self, value: Any) -> Frozen:
+        kind = type(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value.as_subclass(torch.Tensor))
         if isinstance(value, np.generic):
@@ -143,7 +164,9 @@ class Freezer:
             return ("enum " + kind.__name__, value.name)
         if isinstance(value, torch.Generator):
             return ("generator", value.device.type, generator_state(value))
-        if isinstance(value, torch.dtype | torch.device | torch.Size | np.dtype | complex | range | slice):
+        if kind is complex:
+            return ("complex", struct.pack("<dd", value.real, value.imag))
+        if isinstance(value, torch.dtype | torch.device | torch.Size | np.dtype | range | slice):
             return (kind.__name__, str(value))
         if isinstance(
             value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType
@@ -160,7 +183,7 @@ class Freezer:
                 tuple((name, self(item)) for name, item in zip(value._fields, value, strict=True)),
             )
         if isinstance(value, list | tuple):
-            return self._sequence(value, kind.__name__)
+            return self._sequence(value)
         if isinstance(value, Mapping):
             return self._mapping(value)
         if isinstance(value, set | frozenset):
@@ -197,4 +220,11 @@ def _relevant(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
 
 
 def _key_text(key: Any) -> str:
-    return key if type(key) is str else f"{type(key).__name__} {key!r}" if type(key) is not int else str(key)
+    if type(key) is int:
+        return str(key)
+    if type(key) in (str, bytes):
+        return repr(key)
+    if isinstance(key, tuple):
+        return f"({', '.join(map(_key_text, key))})"
+    text = repr(key) if isinstance(key, bool | int | float | complex | frozenset | enum.Enum | types.NoneType) else ""
+    return f"{type(key).__name__} {text}".rstrip()

@@ -1,13 +1,22 @@
 """Fills memory that code allocates without initialising, so that bytes nobody wrote can be told from bytes that were.
 
 Every call of an arm that allocates such memory is made twice, under two fills. Bytes of the outcome that follow the
-fill are undefined: they are what a reused block of the allocator happened to hold. The fills differ in every bit.
+fill are undefined: they are what a reused block of the allocator happened to hold. The two fills of a call differ in
+every bit.
+
+Two layers. Below, the C library's allocator fills every block it hands out (glibc's M_PERTURB; the worker runs without
+its per-thread caches, which skip that), so `torch.empty`, `Tensor.resize_`, `torch.LongTensor(n)`,
+`numpy.ndarray(shape)` and operators that allocate for themselves are all covered. Above, the allocating functions of
+torch and numpy are wrapped: they count, so that calls that allocate nothing need not be repeated, and they fill what
+the layer below cannot reach: device memory, and host memory where the C library is another one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,29 +24,55 @@ import torch
 
 FILLS = (0xA5, 0x5A)
 
+ALLOCATOR_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+"""What the environment of a process must hold for the fill to reach small blocks."""
+
+_PAIRS = (FILLS, (0x3C, 0xC3), (0x96, 0x69), (0xE1, 0x1E))
+_M_PERTURB = -6
 _TORCH_FUNCTIONS = ("empty", "empty_like", "empty_strided", "empty_permuted")
-_TENSOR_METHODS = ("new_empty", "new_empty_strided")
+_TENSOR_METHODS = ("new_empty", "new_empty_strided", "resize_", "resize_as_")
 _NUMPY_FUNCTIONS = ("empty", "empty_like")
+_RESIZES = ("resize_", "resize_as_")
+
+
+def fills(number: int) -> tuple[int, int]:
+    """The two fills of case `number`. They change from case to case, so that no value can pass for a fill in all."""
+    return _PAIRS[number % len(_PAIRS)]
 
 
 class Poison:
     """State of the poisoned allocators of this process.
 
     Attributes:
-        fill: the byte that new memory is filled with; None leaves memory as it comes.
-        allocations: how many poisoned allocations were made since the count was last set to 0.
+        allocations: how many allocations by the wrapped functions were made since the count was last set to 0.
+        native: whether the C library's allocator fills host memory.
     """
 
     def __init__(self) -> None:
-        self.fill: int | None = None
         self.allocations = 0
+        self.native = False
+        self._fill: int | None = None
         self._installed = False
+        self._perturb: Callable[[int, int], int] | None = None
+
+    @property
+    def fill(self) -> int | None:
+        """The byte that new memory is filled with; None leaves memory as it comes."""
+        return self._fill
+
+    @fill.setter
+    def fill(self, value: int | None) -> None:
+        self._fill = value
+        if self.native and self._perturb is not None:
+            # glibc fills with the complement of what it is told, and freed blocks with what it is told.
+            self._perturb(_M_PERTURB, 0 if value is None else value ^ 0xFF)
 
     def install(self) -> None:
         """Replace the allocating functions of torch and numpy. Once a process, before code under test is loaded."""
         if self._installed:
             return
         self._installed = True
+        self._native()
         for name in _TORCH_FUNCTIONS:
             setattr(torch, name, self._torch(getattr(torch, name)))
         for name in _TENSOR_METHODS:
@@ -45,14 +80,35 @@ class Poison:
         for name in _NUMPY_FUNCTIONS:
             setattr(np, name, self._numpy(getattr(np, name)))
 
+    def _native(self) -> None:
+        """Use the C library's own fill where it works, which is tried out."""
+        perturb = getattr(ctypes.CDLL(None), "mallopt", None)
+        if perturb is None:
+            return
+        perturb.argtypes, perturb.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+        self._perturb = perturb
+        self.native = True
+        probe = []
+        for fill in FILLS:
+            self.fill = fill
+            probe.append(torch.empty(64, dtype=torch.uint8).numpy().tobytes() == bytes([fill]) * 64)
+        self.fill = None
+        self.native = all(probe)
+        if self.native:
+            _numpy_uses_malloc()
+
     def _torch(self, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        resizes = real.__name__ in _RESIZES
+
         @functools.wraps(real)
         def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
             tensor = real(*args, **kwargs)
-            if self.fill is not None and "out" not in kwargs:
+            if self._fill is not None and "out" not in kwargs:
                 self.allocations += 1
-                if tensor.numel() and tensor.device.type != "meta":
-                    tensor.untyped_storage().fill_(self.fill)  # type: ignore[attr-defined]
+                device = tensor.device.type
+                filled = self.native and device == "cpu" and not kwargs.get("pin_memory")
+                if not (resizes or filled) and device != "meta" and tensor.numel():
+                    tensor.untyped_storage().fill_(self._fill)  # type: ignore[attr-defined]
             return tensor
 
         return allocate
@@ -61,15 +117,53 @@ class Poison:
         @functools.wraps(real)
         def allocate(*args: Any, **kwargs: Any) -> Any:
             array = real(*args, **kwargs)
-            if self.fill is not None:
+            if self._fill is not None:
                 self.allocations += 1
-                if array.dtype.hasobject is False and array.size:
-                    (array.T if array.flags.f_contiguous and not array.flags.c_contiguous else array).view(
-                        np.uint8
-                    ).fill(self.fill) if array.ndim else array.view(np.uint8).fill(self.fill)
+                if not self.native and not array.dtype.hasobject and array.size:
+                    ctypes.memset(array.ctypes.data, self._fill, array.nbytes)
             return array
 
         return allocate
+
+
+# -- numpy keeps small blocks for itself; with this handler it asks the C library for each --------------------------
+
+
+class _Allocator(ctypes.Structure):
+    """PyMemAllocatorEx; numpy's PyDataMemAllocator has the same members, but for a size that `free` may ignore."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("ctx", "malloc", "calloc", "realloc", "free")]
+
+
+class _Handler(ctypes.Structure):
+    """PyDataMem_Handler, version 1 (NumPy Enhancement Proposal 49)."""
+
+    _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("allocator", _Allocator)]
+
+
+_RAW_DOMAIN = 0
+_SET_HANDLER = 304  # PyDataMem_SetHandler in numpy's C interface, since 1.22
+_kept: list[Any] = []
+
+
+def _numpy_uses_malloc() -> bool:
+    core = import_module(f"numpy.{'_core' if int(np.__version__.partition('.')[0]) > 1 else 'core'}._multiarray_umath")
+    python = ctypes.pythonapi
+    python.PyCapsule_New.restype = ctypes.py_object
+    python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    allocator = _Allocator()
+    python.PyMem_GetAllocator(_RAW_DOMAIN, ctypes.byref(allocator))
+    handler = _Handler(b"difftest", 1, allocator)
+    capsule = python.PyCapsule_New(ctypes.addressof(handler), b"mem_handler", None)
+    table = ctypes.cast(python.PyCapsule_GetPointer(core._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    address = table[_SET_HANDLER]
+    if address is None:
+        return False
+    previous = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address)(capsule)
+    _kept.extend((handler, capsule, previous))  # arrays point to the handler for as long as they live
+    return bool(core.get_handler_name() == "difftest")
 
 
 POISON = Poison()

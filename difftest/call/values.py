@@ -38,6 +38,8 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
             plain = storage if storage.device.type == "cpu" else storage.cpu()
             digest.update(storage_bytes(plain))
     elif kind is np.ndarray:
+        if value.dtype.hasobject:
+            raise TypeError("a case cannot hold an array of Python objects; use a list")
         digest.update(f"nd{value.dtype.str}{value.shape}{value.strides}".encode())
         digest.update(value.tobytes())
     elif kind in (list, tuple):
@@ -84,19 +86,20 @@ def has_large(value: Any) -> bool:
 class Copier:
     """Copies a pool for one call in one arm. Strides, offsets, gaps and shared storages are kept."""
 
-    __slots__ = ("arm", "device", "storages")
+    __slots__ = ("arm", "arrays", "device", "storages")
 
     def __init__(self, arm: Arm) -> None:
         self.arm = arm
         self.device = arm.device
         self.storages: dict[int, Any] = {}
+        self.arrays: dict[int, np.ndarray[Any, Any]] = {}
 
     def __call__(self, value: Any) -> Any:
         kind = type(value)
         if kind is torch.Tensor:
             return self._tensor(value)
         if kind is np.ndarray:
-            return np.copy(value) if value.flags.c_contiguous else _same_strides(value)
+            return self._array(value)
         if kind is list:
             return [self(item) for item in value] if value and set(map(type, value)) != {int} else list(value)
         if kind is tuple:
@@ -114,7 +117,7 @@ class Copier:
         size, address = storage.nbytes(), storage.data_ptr()
         if size >= LARGE:
             return value
-        copied = self.storages.get(address)
+        copied = self.storages.get(address) if address else None
         if copied is None:
             if size == value.nbytes and value.is_contiguous() and self.device == "cpu":
                 copy = value.clone()
@@ -126,11 +129,33 @@ class Copier:
         out = torch.tensor([], dtype=value.dtype, device=self.device)
         return out.set_(copied, value.storage_offset(), value.shape, value.stride())
 
+    def _array(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A copy with the same strides, negative and zero ones included; views of one array stay views of one."""
+        root = value
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        flags = root.flags
+        if not (flags.c_contiguous or flags.f_contiguous) or value.dtype.hasobject or value.nbytes == 0:
+            return _spread_copy(value)
+        start = root.__array_interface__["data"][0]
+        copied = self.arrays.get(start)
+        if copied is None:
+            copied = self.arrays[start] = np.copy(root)
+        if root is not value:
+            offset = value.__array_interface__["data"][0] - start
+            flat = np.ndarray((root.nbytes,), np.uint8, buffer=copied.data if flags.c_contiguous else copied.T.data)
+            copied = np.ndarray(value.shape, value.dtype, buffer=flat.data, offset=offset, strides=value.strides)
+        if not value.flags.writeable:
+            copied = copied.view()
+            copied.flags.writeable = False
+        return copied
 
-def _same_strides(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy of an array that is not contiguous, with the same (absolute) strides."""
-    strides = tuple(abs(s) for s in value.strides)
-    last = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True)) if value.size else -value.itemsize
-    copy = np.lib.stride_tricks.as_strided(np.zeros(last // value.itemsize + 1, value.dtype), value.shape, strides)
-    copy[...] = value
-    return copy
+
+def _spread_copy(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy with the same strides of an array whose memory is not one whole block that numpy owns."""
+    if value.size == 0 or value.dtype.hasobject:
+        return np.copy(value)
+    low, high = np.lib.array_utils.byte_bounds(value)
+    block = bytearray(ctypes.string_at(low, high - low))
+    offset = value.__array_interface__["data"][0] - low
+    return np.ndarray(value.shape, value.dtype, buffer=block, offset=offset, strides=value.strides)
