@@ -9,10 +9,12 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import ctypes
 import errno
 import functools
 import hashlib
 import itertools
+import json
 import multiprocessing.util
 import os
 import platform
@@ -38,6 +40,14 @@ MAX_QUEUE = 512 << 20
 """Bytes that may wait to be written before calls are left out."""
 
 _JOIN_SECONDS = 60.0
+
+_VALUE = 400
+"""Characters from which on a part of a value is written once and then referred to."""
+
+_ENTRY = 60
+"""The same for the description of a storage."""
+
+_PLAIN = (int, str, bool, float, type(None))
 
 
 @dataclass(slots=True)
@@ -132,6 +142,7 @@ class Recorder:
         self._skipped: Counter[str] = Counter()
         self._steps = itertools.count()
         self._context = _Context()
+        self._twisters = _twisters()
 
     def wrap(self, function: Callable[..., Any], site: str) -> Callable[..., Any]:
         """The function, recorded at every call as `site`. It returns and raises what `function` does."""
@@ -322,7 +333,7 @@ class Recorder:
             self.fault(f"outputs of {call.site}", error)
 
     def _item(self, record: dict[str, Any], encoder: Encoder) -> _Item:
-        record["rng"] = _rng(encoder)
+        record["rng"] = _rng(encoder, self._twisters)
         memory = encoder.memory(self.max_queue)
         item = _Item(record, memory, encoder.states)
         devices = [m.data.device for m in memory if isinstance(m.data, torch.Tensor) and m.data.is_cuda]
@@ -398,6 +409,7 @@ class _Writer:
         self._lines = 0
         self._blobs = recorder.out / "blobs"
         self._blobs.mkdir(parents=True, exist_ok=True)
+        self._values: dict[bytes, int] = {}
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         rank, world_size = _rank()
         folder = _own_folder(recorder.out, rank)
@@ -425,6 +437,12 @@ class _Writer:
                 item.ready.synchronize()
             item.record["storages"] = [self._memory(memory) for memory in item.memory]
             item.record["states"] = [self._data(state) for state in item.states]
+            item.record["storages"] = [self._once(entry, _ENTRY) for entry in item.record["storages"]]
+            if "args" in item.record:
+                item.record["args"] = [self._shared(node) for node in item.record["args"]]
+                item.record["kwargs"] = {k: self._shared(node) for k, node in item.record["kwargs"].items()}
+            else:
+                item.record["result"] = self._shared(item.record["result"])
         self._line(item.record)
         if item.record["record"] == "close":
             self._file.close()
@@ -440,6 +458,39 @@ class _Writer:
         self.written += len(view)
         while view:
             view = view[self._file.write(view) :]
+
+    def _once(self, node: Any, least: int) -> Any:
+        """The node; from `least` characters on a line of its own, written once, and here its number."""
+        text = json.dumps(node, separators=(",", ":"))
+        if len(text) < least:
+            return node
+        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        number = self._values.get(key)
+        if number is None:
+            self._values[key] = number = len(self._values)
+            self._line({"record": "value", "value": number, "is": node})
+        return {"value": number}
+
+    def _shared(self, node: Any) -> Any:
+        """A value's JSON, with large parts that came before replaced by their number.
+
+        The state of a sampler is large and hardly changes from call to call.
+        """
+        if type(node) is list:
+            if all(type(item) in _PLAIN for item in node):
+                return self._once(node, _VALUE)
+            return self._once([self._shared(item) for item in node], _VALUE)
+        if type(node) is not dict:
+            return node
+        ((tag, content), *_) = node.items()
+        if tag in ("tuple", "set"):
+            node = node | {tag: [self._shared(item) for item in content]}
+        elif tag == "dict":
+            node = node | {tag: [[key, self._shared(item)] for key, item in content]}
+        elif tag == "object":
+            fields = {name: self._shared(item) for name, item in content["fields"].items()}
+            node = {tag: content | {"fields": fields}}
+        return self._once(node, _VALUE)
 
     def _memory(self, memory: Memory) -> dict[str, Any]:
         entry: dict[str, Any] = {"start": memory.start, "whole": memory.whole, "device": memory.device}
@@ -465,28 +516,85 @@ class _Writer:
         return {"size": len(data), "blob": name}
 
 
-def _rng(encoder: Encoder) -> dict[str, Any]:
+class _Twister:
+    """A process-wide Mersenne Twister, read whole (slow: 30 µs) only when it moved (quick to see).
+
+    Args:
+        full: its state as (624 words little-endian, position, second value of a Gaussian pair or None).
+        raw: its words and position straight from memory, None where they cannot be found there.
+        spare: the second Gaussian, where it can be asked for cheaply; else it is only trusted while there is none.
+    """
+
+    def __init__(
+        self,
+        full: Callable[[], tuple[bytes, int, float | None]],
+        raw: Callable[[], bytes] | None,
+        spare: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._full = full
+        self._raw = raw
+        self._spare = spare
+        self._last: tuple[bytes, tuple[bytes, int, float | None]] | None = None
+
+    def read(self) -> tuple[bytes, int, float | None]:
+        if self._raw is None:
+            return self._full()
+        raw, last = self._raw(), self._last
+        if last is not None and raw == last[0]:
+            # A Gaussian draw either takes the spare one or moves the words.
+            if self._spare is None and last[1][2] is None:
+                return last[1]
+            if self._spare is not None and self._spare() == last[1][2]:
+                return last[1]
+        found = self._full()
+        self._last = (raw, found)
+        return found
+
+
+def _numpy_full() -> tuple[bytes, int, float | None]:
+    state = cast(tuple[str, Any, int, int, float], np.random.get_state())
+    return state[1].astype("<u4").tobytes(), int(state[2]), float(state[4]) if state[3] else None
+
+
+def _random_full() -> tuple[bytes, int, float | None]:
+    _, words, spare = random.getstate()
+    return struct.pack("<624I", *words[:-1]), words[-1], spare
+
+
+def _twisters() -> tuple[_Twister, _Twister]:
+    """numpy's and `random`'s. Where the words are in memory is checked against the state itself, without drawing."""
+    size = 4 * 625
+
+    def found(address: int, first: bytes, last: bytes) -> Callable[[], bytes] | None:
+        return (
+            functools.partial(ctypes.string_at, address, size)
+            if ctypes.string_at(address, size) == first + last
+            else None
+        )
+
+    raw_numpy = raw_random = None
+    with contextlib.suppress(AttributeError):
+        words, position, _ = _numpy_full()
+        address = np.random.mtrand._rand._bit_generator.ctypes.state_address
+        raw_numpy = found(address, words, struct.pack("<i", position))
+    with contextlib.suppress(AttributeError):
+        words, position, _ = _random_full()
+        instance = random._inst
+        raw_random = found(id(instance) + object.__basicsize__, struct.pack("<i", position), words)
+    return _Twister(_numpy_full, raw_numpy), _Twister(_random_full, raw_random, lambda: random._inst.gauss_next)  # type: ignore[attr-defined]
+
+
+def _rng(encoder: Encoder, twisters: tuple[_Twister, _Twister]) -> dict[str, Any]:
     """The process-wide generators now. They are read, never drawn from."""
-    _, words, position, has_gauss, gauss = cast(tuple[str, Any, int, int, float], np.random.get_state())
-    _, internal, random_gauss = random.getstate()
     cuda = []
     if cuda_in_use():
         index = torch.cuda.current_device()
         cuda.append({"index": index, **encoder.generator(torch.cuda.default_generators[index])})
-    return {
-        "torch": encoder.state(generator_state(torch.default_generator)),
-        "cuda": cuda,
-        "numpy": {
-            "state": encoder.state(words.astype("<u4").tobytes()),
-            "position": int(position),
-            "gauss": float(gauss) if has_gauss else None,
-        },
-        "random": {
-            "state": encoder.state(struct.pack("<624I", *internal[:-1])),
-            "position": internal[-1],
-            "gauss": random_gauss,
-        },
-    }
+    states = {}
+    for name, twister in zip(("numpy", "random"), twisters, strict=True):
+        words, position, spare = twister.read()
+        states[name] = {"state": encoder.state(words), "position": position, "gauss": spare}
+    return {"torch": encoder.state(generator_state(torch.default_generator)), "cuda": cuda, **states}
 
 
 def _rank() -> tuple[int, int]:

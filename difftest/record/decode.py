@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 INLINE = 1024
 """Storages up to this many bytes stand in the manifest itself, as base64."""
 
+MAX_NODES = 2_000_000
+"""Values in one call: what refers to shared values again and again could otherwise grow without end."""
+
 _MAX_DIMENSIONS = 32
 _MAX_SIZE = 1 << 48
 
@@ -168,13 +171,23 @@ class Storages:
         blobs: the folder of blobs.
         where: file and line, for messages.
         max_bytes: more than this in a storage, a tensor or all storages together is refused.
+        values: the manifest's shared values, by number.
 
     Raises:
         CaptureError: an entry has the wrong form or is too large.
     """
 
-    def __init__(self, entries: Any, states: Any, blobs: Path, where: str, max_bytes: int) -> None:
+    def __init__(
+        self,
+        entries: Any,
+        states: Any,
+        blobs: Path,
+        where: str,
+        max_bytes: int,
+        values: Callable[[int], Any],
+    ) -> None:
         self.where = where
+        self._values = values
         self.max_bytes = max_bytes
         self._blobs = blobs
         self._entries = self._checked(entries, "storages")
@@ -186,10 +199,13 @@ class Storages:
     def fail(self, fault: str) -> NoReturn:
         # What the capture says may hold anything; the message is one printable line.
         printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in fault)
-        raise CaptureError(f"{self.where}: {printable}")
+        raise CaptureError(f"{self.where}: {printable[:400]}")
 
-    def _checked(self, entries: Any, name: str) -> list[dict[str, Any]]:
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    def _checked(self, listed: Any, name: str) -> list[dict[str, Any]]:
+        if not isinstance(listed, list):
+            self.fail(f"`{name}` is not a list")
+        entries = [self.value(entry["value"]) if _is_reference(entry) else entry for entry in listed]
+        if not all(isinstance(entry, dict) for entry in entries):
             self.fail(f"`{name}` is not a list of objects")
         for number, entry in enumerate(entries):
             label = f"{name}[{number}]"
@@ -214,8 +230,21 @@ class Storages:
                 blob_path(self._blobs, entry["blob"], f"{self.where}: {label}")
         return entries
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    @property
+    def inputs(self) -> dict[int, int]:
+        """Of an output's storages: those that are memory of an input, and its number."""
+        return {i: entry["input"] for i, entry in enumerate(self._entries) if entry.get("input") is not None}
+
+    def value(self, number: Any) -> Any:
+        """The node of a shared value.
+
+        Raises:
+            CaptureError: there is none of this number, or its line is damaged.
+        """
+        index = _natural(number)
+        if index is None:
+            self.fail(f"{number!r:.40} is no number of a shared value")
+        return self._values(index)
 
     def entry(self, number: Any) -> dict[str, Any]:
         """The storage's entry.
@@ -277,6 +306,7 @@ class Decoder:
         self._memory: dict[int, Bytes] = {}
         self._on_device: dict[int, Any] = {}
         self._depth = 0
+        self._nodes = 0
         self.opaque: list[tuple[str, Opaque]] = []
         self._path: list[str] = []
 
@@ -291,6 +321,9 @@ class Decoder:
             return node
         if self._depth >= MAX_DEPTH:
             self._fail("nested too deeply")
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            self._fail(f"more than {MAX_NODES} values")
         self._depth += 1
         self._path.append(name)
         try:
@@ -379,6 +412,9 @@ class Decoder:
         except TypeError:
             self._fail("an item cannot be in a set")
         return made
+
+    def _shared(self, node: Any) -> Any:
+        return self(self._storages.value(node))
 
     def _again(self, node: Any) -> Any:
         number = _natural(node)
@@ -625,6 +661,10 @@ def rng_states(storages: Storages, node: Any) -> RngStates:
     )
 
 
+def _is_reference(node: Any) -> bool:
+    return isinstance(node, dict) and set(node) == {"value"}
+
+
 def _natural(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= _MAX_SIZE else None
 
@@ -635,6 +675,7 @@ _READERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "dict": Decoder._dict,
     "set": Decoder._set,
     "again": Decoder._again,
+    "value": Decoder._shared,
     "object": Decoder._fields,
     "enum": Decoder._enum,
     "method": Decoder._method,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import enum
+import functools
 import math
 import struct
 import types
@@ -21,7 +22,7 @@ from difftest.record.lines import MAX_DEPTH
 
 Json = Any
 
-SMALL = 4096
+SMALL = 256 << 10
 """Storages up to this many bytes in CPU memory are copied as bytes, larger ones as tensors."""
 
 _INTS = frozenset({int})
@@ -192,7 +193,7 @@ class Encoder:
     def _tensor(self, value: torch.Tensor) -> Json:
         if value.layout is not torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
             return _opaque(type(value), f"layout {value.layout}, device {value.device}")
-        if value.dtype.is_complex and (value.is_conj() or value.is_neg()):
+        if value.is_conj() or value.is_neg():
             value = value.resolve_conj().resolve_neg()
         storage = value.untyped_storage()
         shape, strides, offset = tuple(value.shape), value.stride(), int(value.storage_offset())
@@ -203,12 +204,12 @@ class Encoder:
             last = (offset + 1) * size
             for n, stride in zip(shape, strides, strict=True):
                 last += (n - 1) * stride * size
-        device = str(value.device)
+        device = _text(value.device)
         number = self._view(device, storage.data_ptr(), storage.nbytes(), first, last, storage)
         return {
             "tensor": {
                 "storage": number,
-                "dtype": str(value.dtype)[6:],
+                "dtype": _text(value.dtype)[6:],
                 "offset": offset,
                 "shape": list(shape),
                 "strides": list(strides),
@@ -287,7 +288,7 @@ class Encoder:
     def generator(self, value: torch.Generator) -> dict[str, Any]:
         """Device, seed, offset (where it has one) and number of the state of a generator. Nothing is drawn from it."""
         return {
-            "device": str(value.device),
+            "device": _text(value.device),
             "seed": value.initial_seed(),
             "offset": value.get_offset() if value.device.type == "cuda" else None,
             "state": self.state(generator_state(value)),
@@ -350,6 +351,11 @@ class Encoder:
             whole = torch.empty(0, dtype=torch.uint8, device=entry.owner.device)
             memory.data = whole.set_(entry.owner, start, (size,), (1,)).clone()
         return memory
+
+
+@functools.cache
+def _text(value: torch.dtype | torch.device) -> str:
+    return str(value)
 
 
 def cuda_in_use() -> bool:

@@ -1,6 +1,6 @@
 """Reading a capture: calls of a live engine, one manifest a process, `difftest/schema/capture.json`.
 
-    DIR/rank-0/manifest.jsonl          one JSON object a line: open, begin, end, note, close
+    DIR/rank-0/manifest.jsonl          one JSON object a line: open, value, begin, end, note, close
     DIR/rank-1/manifest.jsonl          the next rank; `rank-0.2` is a second process of the same rank
     DIR/blobs/<sha256>.safetensors     memory behind the values, each content once
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,12 +51,14 @@ __all__ = [
 ]
 
 _RANK = re.compile(r"rank-(\d{1,6})(?:\.(\d{1,6}))?")
+_CACHED_VALUES = 10_000
 _KEYS = {
     "open": {"schema", "rank", "world_size", "pid", "environment", "sites", "limits"},
     "begin": {
         "call", "parent", "site", "step", "request_ids", "thread", "args", "kwargs", "rng", "storages", "states",
     },
     "end": {"call", "result", "raised", "generators", "rng", "storages", "states"},
+    "value": {"value", "is"},
     "note": {"kind", "message", "count"},
     "close": {"reason", "calls"},
 }  # fmt: skip
@@ -113,6 +115,7 @@ class Rank:
     closed: str | None
     torn: bool
     _index: tuple[tuple[_Span, _Span | None], ...] = field(repr=False, default=())
+    _values: tuple[_Span, ...] = field(repr=False, default=())
 
     @property
     def incomplete(self) -> str:
@@ -143,7 +146,7 @@ class RecordedCall:
 
     def __init__(
         self, blobs: Path, rank: Rank, begin: Mapping[str, Any], end: Mapping[str, Any] | None,
-        where: tuple[str, str], max_bytes: int,
+        where: tuple[str, str], max_bytes: int, values: Callable[[int], Any],
     ) -> None:  # fmt: skip
         self.rank = rank
         self.number: int = begin["call"]
@@ -161,6 +164,7 @@ class RecordedCall:
         self._blobs = blobs
         self._where = where
         self._max_bytes = max_bytes
+        self._values = values
 
     def __repr__(self) -> str:
         return f"<call {self.number} of {self.rank.name}: {self.site}, step {self.step}>"
@@ -172,13 +176,27 @@ class RecordedCall:
 
     @cached_property
     def _before(self) -> Storages:
-        return Storages(self._begin["storages"], self._begin["states"], self._blobs, self._where[0], self._max_bytes)
+        return Storages(
+            self._begin["storages"],
+            self._begin["states"],
+            self._blobs,
+            self._where[0],
+            self._max_bytes,
+            self._values,
+        )
 
     @cached_property
     def _after(self) -> Storages | None:
         if self._end is None:
             return None
-        return Storages(self._end["storages"], self._end["states"], self._blobs, self._where[1], self._max_bytes)
+        return Storages(
+            self._end["storages"],
+            self._end["states"],
+            self._blobs,
+            self._where[1],
+            self._max_bytes,
+            self._values,
+        )
 
     def inputs(self, device: str = "cpu") -> Inputs:
         """Arguments and keywords, with strides, offsets and everything they share.
@@ -240,9 +258,7 @@ class RecordedCall:
     @property
     def shared_with_inputs(self) -> Mapping[int, int]:
         """Output storages that were input memory: number of the output storage to number of the input storage."""
-        if self._end is None:
-            return {}
-        return {i: e["input"] for i, e in enumerate(self._end["storages"]) if e.get("input") is not None}
+        return self._after.inputs if self._after is not None else {}
 
     @property
     def size(self) -> int:
@@ -297,6 +313,13 @@ class Capture:
         """
         found = self.rank(rank)
         manifest = self.path / found.name / "manifest.jsonl"
+
+        @lru_cache(_CACHED_VALUES)
+        def value(number: int) -> Any:
+            if number >= len(found._values):
+                raise CaptureError(f"{manifest}: {number} is no number of its {len(found._values)} shared values")
+            return self._read(manifest, found._values[number])["is"]
+
         for begin, end in found._index:
             records = [self._read(manifest, span) for span in (begin, end) if span is not None]
             where = tuple(f"{manifest}: line {span.line}" for span in (begin, end or begin))
@@ -307,6 +330,7 @@ class Capture:
                 records[1] if end is not None else None,
                 (where[0], where[1]),
                 self._max_bytes,
+                value,
             )
 
     def _read(self, manifest: Path, span: _Span) -> dict[str, Any]:
@@ -323,6 +347,7 @@ class Capture:
         header: dict[str, Any] | None = None
         begins: dict[int, _Span] = {}
         ends: dict[int, _Span] = {}
+        values: list[_Span] = []
         notes: list[str] = []
         closed: str | None = None
         torn = False
@@ -341,6 +366,10 @@ class Capture:
                 raise CaptureError(f"{where}: a record after `close`")
             if kind == "open":
                 header = record
+            elif kind == "value":
+                if record["value"] != len(values):
+                    raise CaptureError(f"{where}: shared value {record['value']} where {len(values)} comes next")
+                values.append(span)
             elif kind == "note":
                 notes.append(
                     f"{record['message']} ({record['count']} times)" if record["count"] > 1 else record["message"]
@@ -375,6 +404,7 @@ class Capture:
             closed,
             torn,
             tuple((span, ends.get(call)) for call, span in begins.items()),
+            tuple(values),
         )
 
 
@@ -455,6 +485,8 @@ def _checked(record: dict[str, Any], where: str) -> dict[str, Any]:
             "`raised` needs class and message",
         )
         need(isinstance(record["generators"], list), "`generators` is no list")
+    elif kind == "value":
+        need(count("value"), "`value` is no count")
     elif kind == "note":
         need(text(record["kind"]) and text(record["message"]) and count("count"), "a note needs kind, message, count")
     else:

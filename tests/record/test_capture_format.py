@@ -249,6 +249,22 @@ def test_states_of_every_generator_before_and_after(tmp_path: Path) -> None:
         assert made.get_state().numpy().tobytes() == states[generator.index].state
 
 
+def test_large_parts_that_stay_the_same_are_written_once(tmp_path: Path) -> None:
+    state = {"fixed": [Metadata(i, {}, [[i]]) for i in range(20)], "moves": 0}
+    recorder = Recorder(tmp_path)
+    function = recorder.wrap(lambda x: None, "recorded_calls:function")
+    for step in range(10):
+        state["moves"] = step
+        function(state)
+    recorder.close()
+    sizes = [len(line) for line in (tmp_path / "rank-0/manifest.jsonl").read_bytes().splitlines()]
+    assert sum(sizes) < 12 * max(sizes)
+    for step, call in enumerate(open_capture(tmp_path).calls(0)):
+        (read,) = call.args
+        assert read["moves"] == step
+        assert [item.fields["output_token_ids"] for item in read["fixed"]] == [[[i]] for i in range(20)]
+
+
 def test_identical_content_is_one_blob(tmp_path: Path) -> None:
     value = torch.arange(5000)
     recorded(tmp_path, value, value.clone(), [value.clone()])
@@ -278,7 +294,7 @@ def test_every_line_follows_the_published_schema(tmp_path: Path) -> None:
             record = json.loads(line)
             kinds.add(record["record"])
             assert [error.message for error in validator.iter_errors(record)] == []
-    assert kinds == {"open", "begin", "end", "note", "close"}
+    assert kinds == {"open", "value", "begin", "end", "note", "close"}
 
 
 def test_reading_up_to_the_tensors_needs_no_torch(tmp_path: Path) -> None:
@@ -315,7 +331,8 @@ def test_a_call_says_where_it_was_made(tmp_path: Path) -> None:
 def test_a_recording_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
     manifest = tiny_capture(tmp_path) / "rank-0/manifest.jsonl"
     whole = manifest.read_bytes().splitlines(keepends=True)
-    manifest.write_bytes(b"".join(whole[:4]) + whole[4][:100])
+    end = next(i for i, line in enumerate(whole) if b'"record":"end"' in line)
+    manifest.write_bytes(b"".join(whole[: end + 1]) + whole[end + 1][:100])
     (rank,) = open_capture(tmp_path).ranks
     assert (rank.calls, rank.complete, rank.closed) == (2, 1, None)
     assert rank.incomplete == "the last line is torn; the recording was cut off; 1 of 2 calls did not end"
@@ -323,7 +340,7 @@ def test_a_recording_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> Non
     assert (outer.complete, inner.complete) == (False, True)
     assert outer.inputs().args[1].shape == (3, 40)
     assert outer.rng_after is None and outer.generators_after is None
-    with pytest.raises(CaptureError, match=r"manifest\.jsonl: line 2: the call did not end"):
+    with pytest.raises(CaptureError, match=r"manifest\.jsonl: line \d+: the call did not end"):
         outer.output()
 
 

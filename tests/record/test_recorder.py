@@ -300,11 +300,24 @@ def test_reading_states_draws_nothing() -> None:
     from difftest.record.encode import Encoder
 
     states = (torch.get_rng_state(), repr(np.random.get_state()), random.getstate())
-    recording._rng(Encoder("m"))
+    recording._rng(Encoder("m"), recording._twisters())
     assert torch.equal(states[0], torch.get_rng_state())
     assert (repr(np.random.get_state()), random.getstate()) == states[1:]
 
 
+def test_a_state_is_read_anew_whenever_it_moved() -> None:
+    numpy_twister, random_twister = recording._twisters()
+    assert numpy_twister._raw is not None and random_twister._raw is not None
+    draws: list[Any] = [np.random.random, np.random.normal, np.random.normal, np.random.normal, lambda: None]
+    for draw in [*draws, lambda: np.random.seed(5), lambda: np.random.seed(5), *draws]:
+        draw()
+        assert numpy_twister.read() == recording._numpy_full()
+    calls: list[Any] = [random.random, *[lambda: random.gauss(0, 1)] * 3, lambda: None, lambda: random.seed(5)]
+    for draw in calls * 2:
+        draw()
+        assert random_twister.read() == recording._random_full()
+
+
 def test_the_environment_names_no_folder_and_no_machine() -> None:
     text = repr(recording.environment())
-    assert os.uname().nodename not in text and str(Path.home()) not in text and os.getcwd() not in text
+    assert os.uname().nodename not in text and str(Path.home()) not in text and str(Path.cwd()) not in text
