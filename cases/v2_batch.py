@@ -29,7 +29,7 @@ MAPPINGS = ("permuted", "identity", "two rows of one slot", "-1 at the end", "-1
 def map_rows(pattern: str, count: int, slots: int = SLOTS) -> list[int]:
     """One slot for each of `count` requests; the highest slot stays unused when there is room."""
     room = max(1, slots - 1)
-    plain = list(range(count)) if pattern == "identity" else [(2 - 3 * row) % room for row in range(count)]
+    plain = list(range(count)) if pattern == "identity" else [(2 - row) % room for row in range(count)]
     if pattern == "two rows of one slot" and count > 1:
         plain[1] = plain[0]
     elif pattern == "-1 at the end":

@@ -1,0 +1,487 @@
+"""V2 rejection sampling: draft tokens against target logits, up to the first rejected or the bonus token.
+
+Draft logits are kept a slot and a step. Rows of logits lie between guard rows, and the last id is often likely, so
+that a placeholder of -1 that is used as an id reads something telling.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases.axes import FLOATS, INF, NAN, Row, Stream, guarded
+from difftest.cases.v2_batch import (
+    GPU,
+    POSITIONS,
+    SEED_VALUES,
+    SLOTS,
+    Rows,
+    guarded_logits,
+    launch,
+    map_rows,
+    per_slot,
+    row_positions,
+    slot_seeds,
+    strides,
+    takes,
+)
+from difftest.errors import ApiChange
+from difftest.target import Arm, Call, Case, Pool, Target
+
+SPEC = f"{GPU}.spec_decode"
+REJECTION_SAMPLE = (
+    f"{SPEC}.rejection_sampler_utils:rejection_sample",
+    f"{SPEC}.probabilistic_rejection_sampler_utils:probabilistic_rejection_sample",
+    f"{SPEC}.rejection_sampler:probabilistic_rejection_sample",
+)
+BLOCK_KERNEL = f"{SPEC}.rejection_sampler_utils:_compute_cumulative_log_p_kernel"
+STRICT = (f"{SPEC}.rejection_sampler:strict_rejection_sample", f"{SPEC}.rejection_sample:rejection_sample")
+SYNTHETIC = (f"{SPEC}.synthetic_rejection_sampler_utils:synthetic_rejection_sample",)
+STEPS = 2
+"""Draft tokens that a request has at most."""
+
+PATTERNS = (
+    *("two maxima", "random", "last id likely", "integer grid", "bf16 grid", "near ties", "one-hot", "all equal"),
+    *("-inf some", "-inf all but one", "-inf everywhere", "+inf once", "NaN at the end", "NaN everywhere"),
+)
+DRAFT_LOGITS = ("noisy", "none", "same as target", "random", "narrower", "sure of the draft", "-inf some", "NaN at the start")
+AXES = {
+    "drafts": ((1, 1), (2, 1), (2, 2), (0, 0), (0, 2), (1, 0, 2)),
+    "draft ids": (
+        *("likely", "random", "-1 first", "-1 middle", "-1 everywhere", "-1 in one request", "second likeliest"),
+        *("id 0", "id V-1", "id V"),
+    ),
+    "temperature": axes.spreads(1.0, (0.0, 0.6, 100.0, 1e-3), 0.0),
+    "logits": PATTERNS,
+    "draft logits": DRAFT_LOGITS,
+    "vocab": (40, 2, 1023, 1025, 1500, 8193),
+    "mapping": ("permuted", "identity"),
+    "rates": ("none", "0", "1", "falling"),
+    "use_fp64": ("default", True, False),
+    "dtype": ("float32", "bfloat16", "float16"),
+    "draft dtype": ("float32", "bfloat16"),
+    "id dtype": ("int32", "int64"),
+    "layout": ("contiguous", "padded rows", "every other row"),
+    "seed": SEED_VALUES[:4],
+    "position": ("plain", "zero", "above 2^30"),
+}
+
+
+def target_logits(pattern: str, rows: int, vocab: int, s: Stream, dtype: torch.dtype, layout: str) -> torch.Tensor:
+    """Logits [rows, vocab] between guard rows in which the last id is likeliest."""
+    plain = "all zero" if pattern == "last id likely" else pattern
+    logits = guarded_logits(plain, rows, vocab, s, dtype, layout)
+    if pattern == "last id likely":
+        logits[:, -1] = 12.0
+    return logits
+
+
+def draft_tokens(pattern: str, rows: Rows, logits: torch.Tensor, s: Stream) -> torch.Tensor:
+    """`draft_sampled` [rows], int64: a request's last token, then its draft tokens, which the row before judges."""
+    vocab = logits.shape[1]
+    finite = logits.double().nan_to_num(nan=0.0, posinf=1e300, neginf=-1e300)
+    order = torch.sort(finite, dim=-1, descending=True, stable=True).indices
+    flat: list[int] = []
+    drawn = axes.draft_ids("random" if "like" in pattern else pattern, rows.drafts, vocab, s).tolist()
+    for request, count in enumerate(rows.drafts):
+        first, done = rows.first[request], sum(rows.drafts[:request])
+        flat.append(s.integer(0, vocab))
+        for step in range(count):
+            place = {"likely": (first + step) % 2, "second likeliest": 1}.get(pattern)
+            flat.append(drawn[done + step] if place is None else int(order[first + step, place % vocab]))
+    return torch.tensor(flat)
+
+
+def kept_draft_logits(
+    pattern: str, rows: Rows, logits: torch.Tensor, drafts: torch.Tensor, s: Stream, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Draft logits [slots, steps, vocab] between guard slots, or None."""
+    if pattern == "none":
+        return None
+    vocab = logits.shape[1]
+    whole = axes.poison((max(SLOTS, len(rows.slots) + 1), STEPS, vocab), dtype)
+    for request, slot in enumerate(rows.slots):
+        for step in range(rows.drafts[request]):
+            row = rows.first[request] + step
+            target = logits[row].double()
+            chosen = int(drafts[row + 1])
+            if pattern == "same as target":
+                values = target
+            elif pattern == "random":
+                values = s.normal_like(vocab, scale=2.0).double()
+            elif pattern == "sure of the draft":
+                values = torch.full((vocab,), -INF, dtype=torch.float64)
+                values[min(max(chosen, 0), vocab - 1)] = 3.0
+            else:
+                values = target.nan_to_num(nan=0.0, posinf=50.0, neginf=-50.0) + s.normal_like(vocab).double()
+                if pattern == "-inf some":
+                    values[s.integers(0, 3, (vocab,)) == 0] = -INF
+                elif pattern == "NaN at the start":
+                    values[0] = NAN
+            if slot >= 0:
+                whole[slot, step] = axes.to_dtype(values, dtype)
+    if pattern == "narrower" and vocab > 4:
+        whole = whole[..., : vocab - 3].contiguous()
+    return guarded(whole)
+
+
+def step_pool(row: Row, s: Stream) -> Pool:
+    """Everything that a verification step takes."""
+    slots = map_rows(row["mapping"], len(row["drafts"]), max(SLOTS, len(row["drafts"]) + 1))
+    rows = Rows(tuple(row["drafts"]), tuple(slots))
+    logits = target_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"])
+    drafts = draft_tokens(row["draft ids"], rows, logits, s)
+    pool: Pool = {
+        "target_logits": logits,
+        "draft_logits": kept_draft_logits(row["draft logits"], rows, logits, drafts, s, FLOATS[row["draft dtype"]]),
+        "draft_sampled": drafts.to(axes.IDS[row["id dtype"]]),
+        **rows.pool(),
+        "pos": row_positions(row["position"], rows.count, s),
+        "temperature": per_slot(row["temperature"].over(len(slots)), slots, 0.7, torch.float32),
+        "seed": slot_seeds(row["seed"], slots, s),
+        "num_speculative_steps": STEPS,
+    }
+    if row["use_fp64"] != "default":
+        pool["use_fp64"] = row["use_fp64"]
+    if row["rates"] != "none":
+        falling = row["rates"] == "falling"
+        pool["synthetic_conditional_rates"] = torch.tensor([0.8, 0.3] if falling else [float(row["rates"])] * STEPS)
+    return pool
+
+
+def contract(row: Row) -> bool:
+    return (
+        row["draft ids"] not in axes.UNUSUAL_DRAFT_IDS
+        and row["logits"] not in axes.UNUSUAL_LOGITS
+        and row["draft logits"] != "NaN at the start"
+    )
+
+
+def _many(name: str, **more: Any) -> Iterator[Case]:
+    """Many requests at once: differences that a draw in twenty shows."""
+    for number, pattern in enumerate(("noisy", "none", "same as target")):
+        row = {**axes.plain(AXES), "drafts": (2,) * 8, "vocab": 12 + 26 * number, "draft logits": pattern, **more}
+        label = f"8 requests of 2 drafts, draft logits {pattern}"
+        yield Case(label, lambda row=row, label=label: step_pool(row, axes.stream(name, label)))  # type: ignore[misc]
+
+
+def cases() -> Iterator[Case]:
+    name = "v2.rejection_sample"
+    many = list(_many(name))
+    single = list(axes.cases_from(AXES, step_pool, name=name, contract=contract, limit=62))
+    yield from (*single[:1], *many, *single[1:])
+
+
+def prepare(arm: Arm, pool: Pool) -> Call:
+    """A call of the rejection sampler as each version takes it."""
+    function = arm.first(*REJECTION_SAMPLE)
+    return Call(function, kwargs=_arguments(arm, function, pool))
+
+
+def _arguments(arm: Arm, function: Any, pool: Pool) -> dict[str, Any]:
+    values = dict(pool)
+    if "expanded_idx_mapping" not in takes(function) and pool["draft_logits"] is not None:
+        values["draft_logits"] = pool["draft_logits"][pool["idx_mapping"].long()]
+        arm.note("draft logits are one a request, taken from their slots")
+    return arm.bind(function, values, seeds="seed")
+
+
+class _Recorder:
+    """Stands in an arm's module for a kernel and keeps copies of what it was launched with."""
+
+    def __init__(self, kernel: Any, names: tuple[str, ...], kept: dict[str, Any]) -> None:
+        self.kernel = kernel
+        self.names = names
+        self.kept = kept
+
+    def __getitem__(self, grid: Any) -> Any:
+        launched = self.kernel[grid]
+        signature = inspect.signature(self.kernel.fn)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            known = {k: v for k, v in kwargs.items() if k in signature.parameters}
+            given = signature.bind_partial(*args, **known).arguments
+            for name in self.names:
+                self.kept[name.removesuffix("_ptr")] = given[name].clone()
+            return launched(*args, **kwargs)
+
+        return call
+
+
+def prepare_scores(arm: Arm, pool: Pool) -> Call:
+    """The best score and id of each block when a token is resampled, before the best block is chosen."""
+    function = arm.first(*REJECTION_SAMPLE)
+    home = getattr(function, "__globals__", {})
+    insert = "_insert_resampled_kernel"
+    names = ("resampled_local_max_ptr", "resampled_local_argmax_ptr")
+    if insert not in home or not set(names) <= set(takes(home[insert])):
+        raise ApiChange("this version resamples without scores a block")
+    kwargs = _arguments(arm, function, pool)
+
+    def scores() -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        kernel = home[insert]
+        home[insert] = _Recorder(kernel, names, kept)
+        try:
+            sampled, num_sampled = function(**kwargs)
+        finally:
+            home[insert] = kernel
+        return {**kept, "num_sampled": num_sampled, "sampled": sampled}
+
+    return Call(scores)
+
+
+def scores_cases() -> Iterator[Case]:
+    name = "v2.rejection_scores"
+    chosen = {key: AXES[key] for key in AXES if key not in ("draft ids", "id dtype", "rates", "position", "mapping")}
+    rest = {"draft ids": "random", "id dtype": "int32", "rates": "none", "position": "plain", "mapping": "permuted"}
+
+    def build(row: Row, s: Stream) -> Pool:
+        return step_pool({**rest, **row}, s)
+
+    yield from _many(name, **{"draft ids": "random"})
+    yield from axes.cases_from(
+        chosen, build, name=name, contract=lambda row: contract({**rest, **row}), limit=30
+    )
+
+
+def block_cases() -> Iterator[Case]:
+    chosen = {key: AXES[key] for key in AXES if key not in ("rates", "id dtype", "layout", "position")}
+    rest = {"id dtype": "int32", "rates": "none", "position": "plain", "layout": "padded rows"}
+
+    def build(row: Row, s: Stream) -> Pool:
+        return {**step_pool({**rest, **row}, s), "use_block_verification": True}
+
+    yield from axes.cases_from(
+        chosen, build, name="v2.rejection_block", contract=lambda row: contract({**rest, **row}), limit=48
+    )
+
+
+# -- the older samplers --------------------------------------------------------------------------------------------
+
+OLD_AXES = {
+    "drafts": ((2, 1), (2, 2), (0, 0), (0, 2), (1, 0, 2, 2)),
+    "agreement": ("first", "all", "none", "last only", "-1 drafts"),
+    "target dtype": ("int64", "int32"),
+    "draft dtype": ("int32", "int64"),
+    "rates": ("falling", "0", "1"),
+    "seed": SEED_VALUES,
+    "position": POSITIONS,
+}
+
+
+def _old_pool(row: Row, s: Stream) -> Pool:
+    slots = map_rows("permuted", len(row["drafts"]))
+    rows = Rows(tuple(row["drafts"]), tuple(slots))
+    sampled = s.integers(0, 50, (rows.count,))
+    drafts = torch.full_like(sampled, 3)
+    for request, count in enumerate(rows.drafts):
+        for step in range(count):
+            agrees = {"first": step == 0, "all": True, "last only": step == count - 1}.get(row["agreement"], False)
+            at = rows.first[request] + step
+            drafts[at + 1] = sampled[at] if agrees else (sampled[at] + 1) % 50
+            if row["agreement"] == "-1 drafts":
+                drafts[at + 1] = -1
+    rate = {"falling": 0.7, "0": 0.0, "1": 1.0}[row["rates"]]
+    drafts = drafts.to(axes.IDS[row["draft dtype"]])
+    return {
+        "target_sampled": sampled.to(axes.IDS[row["target dtype"]]),
+        "draft_sampled": drafts,
+        "input_ids": drafts.clone(),
+        **rows.pool(),
+        "pos": row_positions(row["position"], rows.count, s),
+        "seed": slot_seeds(row["seed"], slots, s),
+        "num_speculative_steps": STEPS,
+        "base_acceptance_rate": rate,
+        "decay_factor": 0.5 if row["rates"] == "falling" else 1.0,
+        "acceptance_rates": torch.tensor([rate, rate / 2 if row["rates"] == "falling" else rate]),
+    }
+
+
+def strict_cases() -> Iterator[Case]:
+    chosen = {key: OLD_AXES[key] for key in ("drafts", "agreement", "target dtype", "draft dtype")}
+    rest = {"rates": "1", "seed": "plain", "position": "plain"}
+
+    def build(row: Row, s: Stream) -> Pool:
+        return _old_pool({**rest, **row}, s)
+
+    yield from axes.cases_from(chosen, build, name="v2.strict_rejection_sample")
+
+
+def synthetic_cases() -> Iterator[Case]:
+    yield from axes.cases_from(OLD_AXES, _old_pool, name="v2.synthetic_rejection_sample", limit=60)
+
+
+def _old(symbols: tuple[str, ...]) -> Any:
+    def prepare_old(arm: Arm, pool: Pool) -> Call:
+        function = arm.first(*symbols)
+        return Call(function, kwargs=arm.bind(function, pool, seeds="seed"))
+
+    return prepare_old
+
+
+# -- kernels -------------------------------------------------------------------------------------------------------
+
+UTILS = (f"{SPEC}.rejection_sampler_utils", f"{SPEC}.probabilistic_rejection_sampler_utils")
+RESAMPLE = tuple(f"{module}:_resample_kernel" for module in UTILS)
+INSERT = tuple(f"{module}:_insert_resampled_kernel" for module in UTILS)
+BLOCK = 16
+
+KERNEL_AXES = {
+    "rejected": ("first", "second", "bonus", "mixed"),
+    "draft ids": ("likely", "random", "-1 everywhere", "id V-1"),
+    "temperature": axes.spreads(1.0, (0.0, 0.6, 100.0), 0.0),
+    "logits": ("random", "two maxima", "last id likely", "near ties", "-inf some", "-inf everywhere", "NaN everywhere"),
+    "draft logits": ("noisy", "none", "same as target", "random", "sure of the draft"),
+    "vocab": (24, 1, 15, 16, 17),
+    "USE_FP64": (False, True),
+    "seed": SEED_VALUES,
+}
+
+
+def _resample_pool(row: Row, s: Stream) -> Pool:
+    rest = {"drafts": (2, 2), "use_fp64": "default", "rates": "none", "id dtype": "int32", "position": "plain"}
+    more = {"mapping": "permuted", "dtype": "float32", "draft dtype": "float32", "layout": "padded rows"}
+    pool = step_pool({**rest, **more, **row}, s)
+    blocks = -(-row["vocab"] // BLOCK)
+    steps = {"first": [0, 0], "second": [1, 1], "bonus": [2, 2], "mixed": [0, 2]}[row["rejected"]]
+    best = torch.float64 if row["USE_FP64"] else torch.float32
+    return {
+        **{key: value for key, value in pool.items() if key not in ("num_speculative_steps",)},
+        "resampled_local_argmax": guarded(torch.full((2, blocks), -7), fill=-9),
+        "resampled_local_max": guarded(torch.full((2, blocks), 77.0, dtype=best), fill=99.0),
+        "target_rejected_logsumexp": guarded(s.normal_like(2) + 3.0, fill=50.0),
+        "draft_rejected_logsumexp": guarded(s.normal_like(2) + 3.0, fill=50.0),
+        "rejected_step": torch.tensor(steps, dtype=torch.int32),
+        "USE_FP64": row["USE_FP64"],
+    }
+
+
+def resample_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        KERNEL_AXES,
+        _resample_pool,
+        name="v2.resample_kernel",
+        contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS,
+        limit=45,
+    )
+
+
+def prepare_resample(arm: Arm, pool: Pool) -> Call:
+    """A launch of the kernel that resamples a rejected token, with blocks of 16 ids, without block verification."""
+    target, drafts = pool["target_logits"], pool["draft_logits"]
+    pointers = {f"{name}_ptr": value for name, value in pool.items() if value is None or isinstance(value, torch.Tensor)}
+    values = {
+        **pointers,
+        **strides(
+            resampled_local_argmax=pool["resampled_local_argmax"],
+            resampled_local_max=pool["resampled_local_max"],
+            target_logits=target,
+        ),
+        "draft_logits_stride_0": 0 if drafts is None else drafts.stride(0),
+        "draft_logits_stride_1": 0 if drafts is None else drafts.stride(1),
+        "temp_ptr": pool["temperature"],
+        "vocab_size": target.shape[1],
+        "BLOCK_SIZE": BLOCK,
+        "HAS_DRAFT_LOGITS": drafts is not None,
+        "USE_FP64": pool["USE_FP64"],
+        "USE_BLOCK_VERIFICATION": False,
+        "cumulative_log_p_ptr": None,
+        **_no_watermark(),
+    }
+    kernel = arm.first(*RESAMPLE)
+    if drafts is None and "HAS_DRAFT_LOGITS" not in takes(kernel):
+        raise ApiChange("the kernel needs draft logits")
+    return launch(arm, kernel, (2, pool["resampled_local_max"].shape[1]), values)
+
+
+def _no_watermark() -> Mapping[str, Any]:
+    return {
+        "contexts_ptr": None,
+        "contexts_stride": 0,
+        "watermarking_ptr": None,
+        "watermarking_skip_mask_ptr": None,
+        "watermark_key_0": 0,
+        "watermark_key_1": 0,
+        "CONTEXT_WIDTH": 1,
+        "WATERMARK": False,
+        "DEDUPLICATE_CONTEXTS": False,
+    }
+
+
+INSERT_AXES = {
+    "accepted": ("first rejected", "one accepted", "all accepted", "mixed"),
+    "scores": ("random", "ties", "-inf", "NaN in one block", "NaN everywhere", "+inf"),
+    "blocks": (3, 1, 2, 4),
+    "temperature": axes.spreads(1.0, (0.0,), 0.0),
+}
+
+
+def _insert_pool(row: Row, s: Stream) -> Pool:
+    slots = map_rows("permuted", 2)
+    rows = Rows((2, 1), tuple(slots))
+    accepted = {"first rejected": [0, 0], "one accepted": [1, 1], "all accepted": [2, 1], "mixed": [0, 1]}
+    scores = s.normal_like(2, row["blocks"])
+    if row["scores"] == "ties":
+        scores = torch.full_like(scores, 1.5)
+    elif row["scores"] == "NaN in one block":
+        scores[:, 0] = NAN
+    elif row["scores"] != "random":
+        scores.fill_({"-inf": -INF, "NaN everywhere": NAN, "+inf": INF}[row["scores"]])
+    return {
+        "sampled": guarded(torch.full((2, 3), -7), fill=-9),
+        "num_sampled": guarded(torch.tensor(accepted[row["accepted"]], dtype=torch.int32), fill=0),
+        "resampled_local_argmax": guarded(s.integers(0, 99, (2, row["blocks"])), fill=77),
+        "resampled_local_max": guarded(scores, fill=99.0),
+        **rows.pool(),
+        "temp": per_slot(row["temperature"].over(2), slots, 0.7, torch.float32),
+    }
+
+
+def insert_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        INSERT_AXES,
+        _insert_pool,
+        name="v2.insert_resampled_kernel",
+        contract=lambda row: row["scores"] in ("random", "ties"),
+    )
+
+
+def prepare_insert(arm: Arm, pool: Pool) -> Call:
+    """A launch of the kernel that puts the resampled token behind the accepted ones."""
+    pointers = {f"{name}_ptr": value for name, value in pool.items()}
+    blocks = pool["resampled_local_max"].shape[1]
+    values = {
+        **pointers,
+        **strides(
+            sampled=pool["sampled"],
+            resampled_local_argmax=pool["resampled_local_argmax"],
+            resampled_local_max=pool["resampled_local_max"],
+        ),
+        "resample_num_blocks": blocks,
+        "PADDED_RESAMPLE_NUM_BLOCKS": 1 << (blocks - 1).bit_length(),
+    }
+    return launch(arm, arm.first(*INSERT), (2,), values)
+
+
+TARGETS = (
+    Target("v2.rejection_sample", REJECTION_SAMPLE, cases, prepare, triton=True, rows=("return[0]", "return[1]")),
+    Target("v2.rejection_scores", REJECTION_SAMPLE, scores_cases, prepare_scores, triton=True),
+    Target(
+        "v2.rejection_block",
+        (BLOCK_KERNEL,),
+        block_cases,
+        prepare,
+        uses=(REJECTION_SAMPLE[0],),
+        triton=True,
+        rows=("return[0]", "return[1]"),
+    ),
+    Target("v2.strict_rejection_sample", STRICT, strict_cases, _old(STRICT), triton=True),
+    Target("v2.synthetic_rejection_sample", SYNTHETIC, synthetic_cases, _old(SYNTHETIC), triton=True),
+    Target("v2.resample_kernel", RESAMPLE, resample_cases, prepare_resample, triton=True),
+    Target("v2.insert_resampled_kernel", INSERT, insert_cases, prepare_insert, triton=True),
+)
