@@ -6,6 +6,7 @@ The logits have one row for each draft token and one more for the bonus token of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from difftest.cases import axes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import (
+    METADATA,
     PLATFORM_USER,
     USES,
     logprobs_mode,
@@ -214,6 +216,15 @@ def make_rejection_sampler(arm: Arm, pool: Pool) -> Any:
         return cls(**bound)
 
 
+def make_metadata(arm: Arm, pool: Pool) -> Any:
+    """The arm's SamplingMetadata; versions without `spec_token_ids` do without."""
+    names = [field.name for field in dataclasses.fields(arm.get(METADATA))]
+    if "spec_token_ids" not in names:
+        arm.note("SamplingMetadata of this version has no spec_token_ids")
+        pool = {**pool, "spec_token_ids": None}
+    return sampling_metadata(arm, pool)
+
+
 def make_spec_metadata(arm: Arm, pool: Pool) -> Any:
     """The arm's SpecDecodeMetadata."""
     cls = arm.get(SPEC_METADATA)
@@ -272,7 +283,7 @@ def processor_cases() -> Iterator[Case]:
 
 def prepare_processors(arm: Arm, pool: Pool) -> Call:
     function = make_rejection_sampler(arm, pool).apply_logits_processors
-    more = {"sampling_metadata": sampling_metadata(arm, pool), "metadata": make_spec_metadata(arm, pool)}
+    more = {"sampling_metadata": make_metadata(arm, pool), "metadata": make_spec_metadata(arm, pool)}
     return Call(function, kwargs=arm.bind(function, {**pool, **more}))
 
 
@@ -419,7 +430,7 @@ def forward_cases() -> Iterator[Case]:
 def prepare_forward(arm: Arm, pool: Pool) -> Call:
     """`forward`; the versions whose caller sampled the bonus token get that part of the caller around it."""
     rejection_sampler = make_rejection_sampler(arm, pool)
-    more = {"sampling_metadata": sampling_metadata(arm, pool), "metadata": make_spec_metadata(arm, pool)}
+    more = {"sampling_metadata": make_metadata(arm, pool), "metadata": make_spec_metadata(arm, pool)}
     bound = arm.bind(rejection_sampler.forward, {**pool, **more, "target_logits": None, "bonus_token_ids": None})
     call = rejection_sampler.forward
     if "logits" not in bound:
