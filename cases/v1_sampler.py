@@ -1,0 +1,588 @@
+"""V1 `Sampler`: the whole step from logits to tokens and logprobs, and its parts.
+
+The step is observed on metadata that the case file builds for each version: penalties, bad words, allowed ids, drafts,
+logits processors, logprobs of chosen ids and every logprobs mode, alone and in pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases import v1_metadata as metadata
+from difftest.errors import ApiChange
+from difftest.target import Arm, Call, Case, Pool, Prepare, Target
+
+SAMPLER = "vllm.v1.sample.sampler:Sampler"
+_TOP_K_TOP_P = metadata.PLATFORM_USER
+
+MODES = ("raw_logprobs", "processed_logprobs", "processed_logits", "raw_logits")
+_NONE = axes.Spread("none", ())
+_EPSILON = 1e-5
+"""Below this temperature a request is greedy; the sampler's own number."""
+
+
+_NO_CODE = (lambda: None).__code__
+
+
+def make_sampler(arm: Arm, pool: Pool) -> Any:
+    """The arm's Sampler, in the logprobs mode and with the noise that the pool says.
+
+    Raises:
+        ApiChange: this version's sampler has no such mode, or no such noise.
+    """
+    cls = arm.get(SAMPLER)
+    takes = inspect.signature(cls).parameters
+    mode, fp64 = pool.get("logprobs_mode", MODES[0]), pool.get("use_fp64_gumbel", False)
+    if mode != MODES[0] and "logprobs_mode" not in takes:
+        raise ApiChange("Sampler has no logprobs_mode")
+    if fp64 and "use_fp64_gumbel" not in takes:
+        raise ApiChange("Sampler has no use_fp64_gumbel")
+    for name in ("gather_logprobs", "gather_specific_token_logprobs"):
+        if "_dynamo" in getattr(getattr(cls, name, None), "__code__", _NO_CODE).co_names:
+            # Imported at its first use otherwise, where it moves random states as no later call does.
+            importlib.import_module("torch._dynamo")
+    fields = {"logprobs_mode": metadata.logprobs_mode(arm, mode), "use_fp64_gumbel": fp64}
+    with metadata.platform(arm, pool.get("platform", metadata.PLATFORMS[0])):
+        return cls(**arm.bind(cls, fields))
+
+
+def by_field(value: Any) -> Any:
+    """What a step returned as plain dicts of fields; fields that are None are left out, for they came and went."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        value = dict(zip(value._fields, value, strict=True))
+    elif dataclasses.is_dataclass(value):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    elif type(value) in (tuple, list):
+        return type(value)([by_field(item) for item in value])
+    if isinstance(value, Mapping):
+        return {name: by_field(item) for name, item in value.items() if item is not None}
+    return value
+
+
+# --- the whole step ---------------------------------------------------------------------------------------------------
+
+PENALTIES = ("none", "presence", "frequency", "repetition", "all", "one request")
+ALLOWED = ("none", "some", "one id", "no id for one request", "all")
+BAD_WORDS = ("none", "single", "matching pair", "on the last request")
+PROCESSORS = ("none", "min_p", "logit_bias", "min_tokens", "all", "one request")
+LOGPROBS = (5, None, 0, 1, "V", -1)
+TOKEN_IDS = ("none", "equal lists", "ragged", "one request", "first and last id", "repeated ids")
+DRAFTS = ("none", "ragged", "full", "empty lists", "-1 last")
+
+_STEP_AXES: axes.Axes = {
+    "temperature": axes.TEMPERATURES,
+    "logprobs": LOGPROBS,
+    "mode": MODES,
+    "override": (None, *MODES),
+    "penalties": PENALTIES,
+    "history": ("ragged", "empty", "repeated ids", "trailing -1", "-1 only in one request", "no list at all"),
+    "allowed": ALLOWED,
+    "bad words": BAD_WORDS,
+    "processors": PROCESSORS,
+    "drafts": DRAFTS,
+    "logprob ids": TOKEN_IDS,
+    "seeds": axes.SEEDS,
+    "pattern": (
+        "random",
+        "integer grid",
+        "two maxima",
+        "softmax tie",
+        "bf16 grid",
+        "near ties",
+        "all equal",
+        "-0.0",
+        "-inf some",
+        "-inf all but one",
+        "padding wins",
+        "-inf first row",
+        "+inf once",
+        "NaN at the start",
+        "NaN last row",
+        "huge",
+    ),
+    "batch": (4, 1, 2, 3, 8, 0),
+    "vocab": (17, 8, 33, 129),
+    "dtype": tuple(axes.FLOATS.values()),
+    "layout": axes.LAYOUTS[:-1],
+    "k": (_NONE,),
+    "p": (_NONE,),
+    "fp64": (False, True),
+    "platform": metadata.PLATFORMS,
+}
+_FILTER_AXES: axes.Axes = {
+    **_STEP_AXES,
+    "k": (axes.TOP_K[1], _NONE, axes.TOP_K[2], axes.TOP_K[5]),
+    "p": (_NONE, axes.TOP_P[1], axes.TOP_P[2], axes.TOP_P[5]),
+    "batch": (3, 1, 2, 8),
+    "vocab": (17, 8, 33),
+}
+
+
+def _per_request(name: str, row: axes.Row) -> torch.Tensor:
+    """One of the penalties, [batch]."""
+    off, on = {"presence": (0.0, 0.75), "frequency": (0.0, -0.5), "repetition": (1.0, 1.5)}[name]
+    batch, kind = row["batch"], row["penalties"]
+    values = torch.full((batch,), off)
+    if kind in (name, "all"):
+        values[:] = on
+    elif kind == "one request" and batch:
+        values[batch // 2] = on
+    return values
+
+
+def _requests(row: axes.Row, s: axes.Stream) -> list[dict[str, Any]]:
+    """What logits processors read of each request."""
+    kind, batch, vocab = row["processors"], row["batch"], row["vocab"]
+    on = {
+        "none": range(0),
+        "one request": range(batch // 2, min(batch // 2 + 1, batch)),
+    }.get(kind, range(batch))
+    requests: list[dict[str, Any]] = [{} for _ in range(batch)]
+    for i in on:
+        if kind not in ("logit_bias", "min_tokens"):
+            requests[i]["min_p"] = (0.2, 0.0, 0.9)[i % 3]
+        if kind not in ("min_p", "min_tokens"):
+            requests[i]["logit_bias"] = {s.integer(0, vocab): (3.0, -100.0)[i % 2], vocab - 1: 0.5}
+        if kind not in ("min_p", "logit_bias"):
+            requests[i] |= {"min_tokens": 2 + i % 3, "stop_token_ids": [s.integer(0, vocab), 0]}
+    return requests
+
+
+def _allowed(row: axes.Row, s: axes.Stream) -> torch.Tensor | None:
+    """Which ids are forbidden, bool [batch, vocab]."""
+    kind, batch, vocab = row["allowed"], row["batch"], row["vocab"]
+    if kind == "none":
+        return None
+    forbidden: torch.Tensor = s.integers(0, 2, (batch, vocab)) == 0
+    if kind == "all":
+        forbidden[:] = False
+    elif kind == "one id":
+        forbidden[:] = True
+        forbidden[:, s.integer(0, vocab)] = False
+    elif kind == "no id for one request" and batch:
+        forbidden[batch // 2] = True
+    return forbidden
+
+
+def _bad_words(row: axes.Row, outputs: list[list[int]], s: axes.Stream) -> dict[int, list[list[int]]]:
+    kind, vocab = row["bad words"], row["vocab"]
+    requests = {"none": [], "on the last request": [row["batch"] - 1]}.get(
+        kind, list(range(0, row["batch"], 2))
+    )
+    words: dict[int, list[list[int]]] = {}
+    for i in requests:
+        ids = outputs[i] if 0 <= i < len(outputs) else []
+        pair = [ids[-1] if ids else 0, s.integer(0, vocab)]
+        words[i] = [[s.integer(0, vocab)]] if kind == "single" else [pair, [1, 2, 3]]
+    return {i: word for i, word in words.items() if i >= 0}
+
+
+def _drafts(row: axes.Row, s: axes.Stream) -> list[list[int]] | None:
+    kind, batch = row["drafts"], row["batch"]
+    if kind == "none":
+        return None
+    counts = axes.draft_counts({"full": "full", "empty lists": "none"}.get(kind, "ragged"), batch)
+    drafts = [s.integers(0, row["vocab"], (count,)).tolist() for count in counts]
+    return [[*ids[:-1], -1] if ids and kind == "-1 last" else ids for ids in drafts]
+
+
+def _token_ids(row: axes.Row, s: axes.Stream) -> dict[int, list[int]] | None:
+    kind, batch, vocab = row["logprob ids"], row["batch"], row["vocab"]
+    if kind == "none":
+        return None
+    if kind == "one request":
+        return {batch // 2: s.integers(0, vocab, (3,)).tolist()} if batch else {}
+    ids = {i: s.integers(0, vocab, (1 + i % 3 if kind == "ragged" else 2,)).tolist() for i in range(batch)}
+    if kind == "first and last id":
+        return {i: [0, vocab - 1] for i in ids}
+    return {i: [own[0]] * 3 for i, own in ids.items()} if kind == "repeated ids" else ids
+
+
+def step_pool(row: axes.Row, s: axes.Stream) -> Pool:
+    """Logits, and the fields of SamplingMetadata, of one step."""
+    batch, vocab = row["batch"], row["vocab"]
+    outputs = axes.histories(row["history"], batch, vocab, s)
+    temperatures = row["temperature"].over(batch)
+    greedy = [value < _EPSILON for value in temperatures]
+    off = row["penalties"] == "none"
+    prompt = s.integers(0, vocab + 1, (batch, 4))
+    return {
+        "logits": axes.logits(row["pattern"], batch, vocab, s, row["dtype"], row["layout"]),
+        "temperature": None if all(greedy) else row["temperature"].tensor(batch),
+        "all_greedy": all(greedy),
+        "all_random": not any(greedy) and not all(greedy),
+        "top_k": None if row["k"] is _NONE else row["k"].tensor(batch, torch.int32, vocab),
+        "top_p": None if row["p"] is _NONE else row["p"].tensor(batch),
+        "generators": axes.seeds(row["seeds"], batch),
+        "max_num_logprobs": vocab if row["logprobs"] == "V" else row["logprobs"],
+        "no_penalties": off,
+        "prompt_token_ids": None if off else prompt,
+        "presence_penalties": _per_request("presence", row),
+        "frequency_penalties": _per_request("frequency", row),
+        "repetition_penalties": _per_request("repetition", row),
+        "output_token_ids": outputs,
+        "allowed_token_ids_mask": _allowed(row, s),
+        "bad_words_token_ids": _bad_words(row, outputs, s),
+        "requests": _requests(row, s),
+        "logprob_token_ids": _token_ids(row, s),
+        "spec_token_ids": _drafts(row, s),
+        "predict_bonus_token": row["drafts"] != "none",
+        "logprobs_mode": row["mode"],
+        "logprobs_mode_override": row["override"],
+        "use_fp64_gumbel": row["fp64"],
+        "platform": row["platform"],
+    }
+
+
+def _sensible(row: axes.Row) -> bool:
+    """Whether the engine could have built the metadata."""
+    histories_needed = row["penalties"] != "none" or row["bad words"] != "none" or row["processors"] != "none"
+    return not (row["history"] == "no list at all" and (histories_needed or row["drafts"] != "none"))
+
+
+def _contract(row: axes.Row) -> bool:
+    return (
+        row["pattern"] not in axes.UNUSUAL_LOGITS
+        and row["dtype"] is not torch.float64
+        and row["batch"] > 0
+        and all(
+            1 <= k <= row["vocab"]
+            for k in ([] if row["k"] is _NONE else row["k"].over(row["batch"], row["vocab"]))
+        )
+    )
+
+
+def _step_cases(name: str, filtered: int) -> Iterator[Case]:
+    yield from axes.cases_from(_STEP_AXES, step_pool, name=name, contract=_contract, allowed=_sensible)
+    # Top-k and top-p run a kernel in some versions, which the interpreter takes long for.
+    rows = [row for row in axes.pairwise(_FILTER_AXES) if (row["k"], row["p"]) != (_NONE, _NONE)]
+    yield from axes.cases_from(
+        _FILTER_AXES,
+        step_pool,
+        name=name,
+        contract=_contract,
+        allowed=_sensible,
+        rows=[row for row in rows if _sensible(row)][:filtered],
+        prefix="filtered: ",
+    )
+
+
+def _checked(function: Callable[..., Any], pool: Pool, *names: str) -> None:
+    """Refuse a case that switches on what this version's function cannot be asked for."""
+    takes = inspect.signature(function).parameters
+    for name in names:
+        if pool.get(name) and name not in takes:
+            raise ApiChange(f"{function.__qualname__} has no {name}")
+
+
+def _prepare_step(method: str) -> Prepare:
+    def prepare(arm: Arm, pool: Pool) -> Call:
+        sampler = make_sampler(arm, pool)
+        function = getattr(sampler, method)
+        _checked(function, pool, "logprobs_mode_override", "predict_bonus_token")
+        override = pool["logprobs_mode_override"]
+        fields = {
+            **pool,
+            "sampling_metadata": metadata.sampling_metadata(arm, pool),
+            "logprobs_mode_override": override and metadata.logprobs_mode(arm, override),
+        }
+        kwargs = arm.bind(function, fields)
+        call = metadata.on_platform(arm, pool["platform"], function)
+        return Call(lambda: by_field(call(**kwargs)))
+
+    return prepare
+
+
+_SAMPLE_AXES: axes.Axes = {
+    **{
+        name: values
+        for name, values in _STEP_AXES.items()
+        if name not in ("penalties", "allowed", "bad words", "drafts", "history")
+    },
+    "dtype": (torch.float32,),
+}
+_SAMPLE_FIXED: axes.Row = {
+    "penalties": "none",
+    "allowed": "none",
+    "bad words": "none",
+    "drafts": "none",
+    "history": "ragged",
+}
+
+
+def _sample_cases() -> Iterator[Case]:
+    def pool(row: axes.Row, s: axes.Stream) -> Pool:
+        return step_pool({**row, **_SAMPLE_FIXED}, s)
+
+    name = "v1.sampler.sample"
+    others = {"dtype": (torch.bfloat16, torch.float16, torch.float64)}
+    yield from axes.cases_from(
+        _SAMPLE_AXES,
+        pool,
+        name=name,
+        contract=lambda row: _contract(row) and row["dtype"] is torch.float32,
+        alone=others,
+    )
+    filtered = {**_SAMPLE_AXES, **{axis: _FILTER_AXES[axis] for axis in ("k", "p", "batch", "vocab")}}
+    rows = [row for row in axes.pairwise(filtered) if (row["k"], row["p"]) != (_NONE, _NONE)]
+    yield from axes.cases_from(
+        filtered, pool, name=name, contract=_contract, rows=rows[:16], prefix="filtered: "
+    )
+
+
+_BEFORE_SAMPLING = (
+    "penalties",
+    "allowed",
+    "bad words",
+    "drafts",
+    "history",
+    "processors",
+    "pattern",
+    "batch",
+    "vocab",
+    "layout",
+)
+_PROCESSOR_AXES: axes.Axes = {
+    name: values
+    for name, values in _STEP_AXES.items()
+    if name
+    in (
+        "penalties",
+        "allowed",
+        "bad words",
+        "drafts",
+        "history",
+        "processors",
+        "pattern",
+        "batch",
+        "vocab",
+        "layout",
+    )
+}
+
+
+def _processor_cases() -> Iterator[Case]:
+    fixed = {name: values[0] for name, values in _STEP_AXES.items() if name not in _PROCESSOR_AXES}
+
+    def pool(row: axes.Row, s: axes.Stream) -> Pool:
+        return step_pool({**fixed, **row}, s)
+
+    yield from axes.cases_from(
+        _PROCESSOR_AXES,
+        pool,
+        name="v1.sampler.apply_logits_processors",
+        contract=lambda row: _contract({**fixed, **row}),
+        allowed=_sensible,
+        covers=2,
+    )
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def _part(method: str, *switches: str) -> Prepare:
+    """Calls a method of a sampler of the arm with what it asks for by name."""
+
+    def prepare(arm: Arm, pool: Pool) -> Call:
+        function = getattr(make_sampler(arm, pool), method)
+        _checked(function, pool, *switches)
+        kwargs = arm.bind(function, pool)
+        call = metadata.on_platform(arm, pool.get("platform", metadata.PLATFORMS[0]), function)
+        return Call(lambda: by_field(call(**kwargs)))
+
+    return prepare
+
+
+_LOGITS_AXES: axes.Axes = {
+    "pattern": tuple(axes.LOGITS),
+    "batch": axes.BATCHES,
+    "vocab": axes.VOCABS,
+    "dtype": tuple(axes.FLOATS.values()),
+    "layout": axes.LAYOUTS,
+}
+
+
+def _logits(row: axes.Row, s: axes.Stream) -> torch.Tensor:
+    made: torch.Tensor = axes.logits(
+        row["pattern"], row["batch"], row["vocab"], s, row["dtype"], row["layout"]
+    )
+    return made
+
+
+def _usual(row: axes.Row) -> bool:
+    return (
+        row["pattern"] not in axes.UNUSUAL_LOGITS and row["dtype"] is not torch.float64 and row["batch"] > 0
+    )
+
+
+def _temperature_cases() -> Iterator[Case]:
+    every: axes.Axes = {
+        "temperature": axes.TEMPERATURES,
+        "all_random": ("as the temperatures say", "yes", "no"),
+        **_LOGITS_AXES,
+        "temperatures": ("contiguous", "every other row", "expanded"),
+        "layout": axes.LAYOUTS[:-1],
+    }
+
+    def pool(row: axes.Row, s: axes.Stream) -> Pool:
+        values = row["temperature"].tensor(row["batch"])
+        said = {"yes": True, "no": False}.get(row["all_random"], bool((values >= _EPSILON).all()))
+        temp = axes.lay_out(axes.same_rows(values, row["temperatures"]), row["temperatures"])
+        return {"logits": _logits(row, s), "temp": temp, "all_random": said}
+
+    yield from axes.cases_from(
+        every,
+        pool,
+        name="v1.sampler.apply_temperature",
+        contract=lambda row: _usual(row) and row["all_random"] != "yes",
+        alone={"layout": ("expanded",)},
+    )
+
+
+def _greedy_cases() -> Iterator[Case]:
+    every: axes.Axes = {**_LOGITS_AXES, "platform": metadata.PLATFORMS}
+    yield from axes.cases_from(
+        every,
+        lambda row, s: {"logits": _logits(row, s), "platform": row["platform"]},
+        name="v1.sampler.greedy_sample",
+        contract=_usual,
+    )
+
+
+def _logprob_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        _LOGITS_AXES,
+        lambda row, s: {"logits": _logits(row, s)},
+        name="v1.sampler.compute_logprobs",
+        contract=_usual,
+    )
+
+
+def _gather_cases() -> Iterator[Case]:
+    every: axes.Axes = {
+        "count": (5, 0, 1, 2, "V"),
+        "tokens": ("random", "most likely", "least likely", "first id", "last id", "tied"),
+        **_LOGITS_AXES,
+        "batch": tuple(batch for batch in axes.BATCHES if batch),
+        "ids": (torch.int64,),
+        "layout": axes.LAYOUTS[:-1],
+    }
+
+    def pool(row: axes.Row, s: axes.Stream) -> Pool:
+        logprobs, vocab = _logits(row, s), row["vocab"]
+        kind, finite = row["tokens"], logprobs.double().nan_to_num(nan=0.0)
+        fixed = {"first id": 0, "last id": vocab - 1, "tied": vocab // 2, "id V": vocab, "id -1": -1}
+        if kind in fixed:
+            ids = torch.full((row["batch"],), fixed[kind])
+        elif kind == "random":
+            ids = s.integers(0, vocab, (row["batch"],))
+        else:
+            ids = finite.argmax(1) if kind == "most likely" else finite.argmin(1)
+        if row["tokens"] == "tied" and vocab > 1:
+            logprobs[:, 0] = logprobs[:, vocab // 2]
+        return {
+            "logprobs": logprobs,
+            "num_logprobs": min(row["count"], vocab)
+            if isinstance(row["count"], int)
+            else vocab + (row["count"] == "V+1"),
+            "token_ids": ids.to(row["ids"]),
+        }
+
+    def contract(row: axes.Row) -> bool:
+        return _usual(row) and row["count"] != "V+1" and row["tokens"] not in ("id V", "id -1")
+
+    yield from axes.cases_from(
+        every,
+        pool,
+        name="v1.sampler.gather_logprobs",
+        contract=contract,
+        alone={"count": ("V+1",), "tokens": ("id V", "id -1"), "batch": (0,), "ids": (torch.int32,)},
+    )
+
+
+def _specific_cases() -> Iterator[Case]:
+    every: axes.Axes = {
+        "logprob ids": (*TOKEN_IDS[1:], TOKEN_IDS[0]),
+        **_LOGITS_AXES,
+        "batch": tuple(batch for batch in axes.BATCHES if batch),
+        "layout": axes.LAYOUTS[:-1],
+    }
+
+    def pool(row: axes.Row, s: axes.Stream) -> Pool:
+        ids = _token_ids({**row, "logprob ids": "ragged"} if row["logprob ids"][:2] == "id" else row, s) or {}
+        if row["logprob ids"] in ("id V", "id -1"):
+            ids = {i: [row["vocab"] if row["logprob ids"] == "id V" else -1, *own] for i, own in ids.items()}
+        if row["logprob ids"] == "an empty list":
+            ids = {i: ([] if i % 2 else own) for i, own in ids.items()}
+        return {
+            "logprobs": _logits(row, s),
+            "logprob_token_ids": ids,
+            "sampled": s.integers(0, row["vocab"], (row["batch"],)),
+        }
+
+    yield from axes.cases_from(
+        every,
+        pool,
+        name="v1.sampler.gather_specific_token_logprobs",
+        contract=lambda row: _usual(row) and not row["logprob ids"].startswith("id "),
+        alone={"logprob ids": ("an empty list", "id V", "id -1"), "batch": (0,)},
+    )
+
+
+def _target(
+    method: str,
+    cases: Callable[[], Iterator[Case]],
+    prepare: Prepare,
+    rows: tuple[str, ...],
+    triton: bool = False,
+    builds_metadata: bool = False,
+) -> Target:
+    return Target(
+        name=f"v1.sampler.{method}",
+        symbols=(f"{SAMPLER}.{method}",),
+        cases=cases,
+        prepare=prepare,
+        uses=(f"{SAMPLER}.__init__", f"{_TOP_K_TOP_P}.__init__", *(metadata.USES if builds_metadata else ())),
+        triton=triton,
+        rows=rows,
+        timeout=60.0,
+    )
+
+
+TARGETS = (
+    _target(
+        "forward",
+        lambda: _step_cases("v1.sampler.forward", 16),
+        _prepare_step("forward"),
+        ("logits",),
+        True,
+        True,
+    ),
+    _target("sample", _sample_cases, _prepare_step("sample"), ("logits",), True, True),
+    _target(
+        "apply_logits_processors",
+        _processor_cases,
+        _prepare_step("apply_logits_processors"),
+        ("return", "logits"),
+        builds_metadata=True,
+    ),
+    _target(
+        "apply_temperature", _temperature_cases, _part("apply_temperature"), ("return", "logits", "temp")
+    ),
+    _target("greedy_sample", _greedy_cases, _part("greedy_sample"), ("return", "logits")),
+    _target("compute_logprobs", _logprob_cases, _part("compute_logprobs"), ("return", "logits")),
+    _target("gather_logprobs", _gather_cases, _part("gather_logprobs"), ("logprobs",)),
+    _target(
+        "gather_specific_token_logprobs",
+        _specific_cases,
+        _part("gather_specific_token_logprobs"),
+        ("logprobs",),
+    ),
+)
