@@ -9,6 +9,10 @@ names of the call, so that there is no `*args`, no partial, no proxy between the
 each have a loop of their own, because the interpreter specialises a call site for what it calls. Everything else is
 outside the timed region: inputs are prepared for the whole quad, states are restored, garbage is collected.
 
+Where the machine is busy, the scheduler takes the core away in the middle of a block. The kernel counts that, and a
+quad to which it happened is measured again: not because it was slow, but because it was interrupted. Waiting of the
+code's own accord is no interruption and stays in its time.
+
 What could give a head a false "faster", and what stands against it:
 
 - a first call that compiles: the first call is timed apart, and further calls warm up before anything is measured;
@@ -28,6 +32,7 @@ import functools
 import gc
 import keyword
 import math
+import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -54,7 +59,9 @@ class Settings:
         max_calls: most calls in a block.
         warm_calls, warm_ns: calls of each arm before measuring; the first limit that is reached ends it, yet never
             before `min_warm_calls`.
+        warm_quads: quads that are not kept, at the end of the warming: the first ones still run cold.
         lead_in: calls before each block that are not timed, so that every block begins with the same warm code.
+        repeats: a quad that was interrupted is measured again, at most so many times for each quad asked for.
         retained_bytes: used inputs are kept until they take this much, so that addresses do not come back.
         input_bytes: size of the inputs of one call, as far as the caller knows.
     """
@@ -64,7 +71,9 @@ class Settings:
     warm_calls: int = 60
     warm_ns: int = 100_000_000
     min_warm_calls: int = 3
+    warm_quads: int = 2
     lead_in: int = 1
+    repeats: int = 2
     retained_bytes: int = 256 << 20
     input_bytes: int = 1 << 12
 
@@ -111,6 +120,8 @@ class Conditions:
         loop_ns: the loop's own cost of a call: the same loop over a function that does nothing.
         base_garbage, head_garbage: objects in reference cycles that a call leaves behind, on average.
         disagreements: pairs whose results differed.
+        interrupted: quads that were measured again because the scheduler took the core away; `kept_interrupted` are
+            those that were kept all the same, when every further attempt was used up.
         recycled: whether inputs were given back before the end, so that addresses may have come twice.
     """
 
@@ -121,7 +132,16 @@ class Conditions:
     base_garbage: float = 0.0
     head_garbage: float = 0.0
     disagreements: int = 0
+    interrupted: int = 0
+    kept_interrupted: int = 0
     recycled: bool = False
+
+
+@dataclass(frozen=True)
+class _Quad:
+    pairs: list[Pair]
+    interrupted: bool
+    disagreements: int
 
 
 class PairedBlocks:
@@ -141,6 +161,8 @@ class PairedBlocks:
         self._garbage = {"base": 0, "head": 0}
         self._measured = 0
         self._disagreements = 0
+        self._interrupted = 0
+        self._kept_interrupted = 0
         self._recycled = False
         kept = max(1, self._settings.retained_bytes // max(1, self._settings.input_bytes))
         self._kept: deque[_Prepared] = deque()
@@ -155,6 +177,11 @@ class PairedBlocks:
         self._loop_ns = loop_cost(sample["base"], self._hooks)
         gc.collect()
         gc.freeze()
+        for _ in range(self._settings.warm_quads):
+            self._quad()
+        self._quads = 0
+        self._measured = 0
+        self._garbage = {"base": 0, "head": 0}
 
     @property
     def conditions(self) -> Conditions:
@@ -167,17 +194,28 @@ class PairedBlocks:
             base_garbage=self._garbage["base"] / measured,
             head_garbage=self._garbage["head"] / measured,
             disagreements=self._disagreements,
+            interrupted=self._interrupted,
+            kept_interrupted=self._kept_interrupted,
             recycled=self._recycled,
         )
 
     def take(self, quads: int) -> list[Pair]:
         """Measure; two pairs a quad, so that a list of pairs always holds whole quads in order."""
         pairs: list[Pair] = []
+        spare = self._settings.repeats * quads
         for _ in range(quads):
-            pairs += self._quad()
+            quad = self._quad()
+            while quad.interrupted and spare:
+                spare -= 1
+                self._interrupted += 1
+                self._quads -= 1  # the same order again, so that both orders stay equally frequent
+                quad = self._quad()
+            self._kept_interrupted += quad.interrupted
+            self._disagreements += quad.disagreements
+            pairs += quad.pairs
         return pairs
 
-    def _quad(self) -> list[Pair]:
+    def _quad(self) -> _Quad:
         first, second = ("base", "head") if self._quads % 2 == 0 else ("head", "base")
         self._quads += 1
         order = (first, second, second, first)
@@ -192,20 +230,22 @@ class PairedBlocks:
         self._number += 2 * per_block
         gc.collect()
         timed = [self._block(arm, prepared) for arm, prepared in zip(order, blocks, strict=True)]
+        disagreements = 0
         if self._hooks.agree is not None:
             for pair in (0, 1):
                 results = {order[n]: timed[n][1] for n in (2 * pair, 2 * pair + 1)}
-                self._disagreements += not self._hooks.agree(results["base"], results["head"])
+                disagreements += not self._hooks.agree(results["base"], results["head"])
         self._measured += 2 * self._calls
         self._retain(blocks)
         gc.freeze()
         one, two = ({order[n]: timed[n][0] for n in (2 * pair, 2 * pair + 1)} for pair in (0, 1))
-        return [
+        pairs = [
             Pair(one["base"], one["head"], head_first=first == "head"),
             Pair(two["base"], two["head"], head_first=first == "base"),
         ]
+        return _Quad(pairs, any(interrupted for _, _, interrupted in timed), disagreements)
 
-    def _block(self, arm: str, prepared: _Prepared) -> tuple[float, Any]:
+    def _block(self, arm: str, prepared: _Prepared) -> tuple[float, Any, bool]:
         lead_in = self._settings.lead_in
         loop = self._loops[arm]
         if self._hooks.restore is not None:
@@ -214,13 +254,15 @@ class PairedBlocks:
             loop(prepared[:lead_in])
             gc.collect(0)
         calls = prepared[lead_in:]
+        switches = _interruptions()
         elapsed, result = loop(calls)
+        interrupted = _interruptions() != switches
         begin = time.perf_counter_ns()
         left = gc.collect(0)
         if left:
             elapsed += time.perf_counter_ns() - begin
             self._garbage[arm] += left
-        return elapsed / len(calls), result
+        return elapsed / len(calls), result, interrupted
 
     def _retain(self, blocks: list[_Prepared]) -> None:
         for block in blocks:
@@ -311,6 +353,11 @@ def _loop_code(positional: int, names: tuple[str, ...], materialise: bool, synch
         "    return clock() - begin, result",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _interruptions() -> int:
+    """How often the scheduler has taken the core from this thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def _prepared(call: Call) -> tuple[Any, ...]:

