@@ -7,7 +7,10 @@ from pathlib import Path
 
 import difftest
 
-_START = "import runpy, sys; sys.path.append({root!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+_START = (
+    "import runpy, sys; sys.path.append({root!r}); "
+    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

@@ -23,12 +23,17 @@ from difftest.errors import DifftestError
 from difftest.processes import python_command
 from difftest.result import Kind
 from difftest.run.plan import ArmSource
-from difftest.run.protocol import ARM_NAMES, Board, Channel
+from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, Board, Channel
 
 MEMORY_BYTES = 32 << 30
 RESIDENT_BYTES = 12 << 30
+"""What one child may hold; less where the machine has less."""
 MAX_DEATHS = 3
-"""Calls of one unit that may kill the child before the rest of its cases is left unmeasured."""
+"""Calls of one target that may kill the child before the rest of its cases is left unmeasured."""
+SILENT_SECONDS = 120.0
+"""How long a child may do nothing but build cases, or be lost in code under test after a call, before it is killed."""
+ALLOCATOR = "glibc.malloc.tcache_count=0"
+"""The C library's per-thread caches skip the fill that tells undefined bytes (:mod:`difftest.call.poison`)."""
 
 _KEPT_VARIABLES = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "CUDA_HOME",
@@ -48,8 +53,10 @@ class Unit:
     timeout: float
     planned: Any = None
     start: int = 0
+    until: int | None = None
     dead: dict[int, list[Any]] = field(default_factory=dict)
     deaths: int = 0
+    slowest: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     mismatches: list[dict[str, Any]] = field(default_factory=list)
@@ -72,10 +79,25 @@ class Supervisor:
         scratch: the run's folder; the worker's home and current folder.
         device: `cpu` or `cuda`.
         slots: how many children work at the same time.
+
+    Attributes:
+        sandbox: what the children are kept from, in words; empty until the first one has begun.
+
+    Raises:
+        DifftestError: the scratch folder cannot be written, or no process can be started.
     """
 
     def __init__(self, scratch: Path, device: str, slots: int, triton_interpreter: bool) -> None:
+        try:
+            self._start(scratch, device, slots, triton_interpreter)
+        except OSError as error:
+            raise DifftestError(f"no worker can be started in {scratch}: {error.strerror or error}") from None
+
+    def _start(self, scratch: Path, device: str, slots: int, triton_interpreter: bool) -> None:
         self.scratch = scratch
+        self.sandbox = ""
+        self.pids: dict[int, int] = {}
+        self.resident = min(RESIDENT_BYTES, available_memory() * 4 // 5 // slots)
         self.device = device
         self.board = Board(scratch / "board", slots)
         self.log = scratch / "worker.log"
@@ -83,7 +105,10 @@ class Supervisor:
         pairs = [socket.socketpair() for _ in range(slots)]
         self.control = Channel(ours)
         self.children = [Channel(mine) for mine, _ in pairs]
-        self.slots = [{"number": i, "fd": other.fileno()} for i, (_, other) in enumerate(pairs)]
+        self.slots: list[dict[str, Any]] = [
+            {"number": i, "fd": other.fileno(), "log": str(scratch / f"child{i}.log")}
+            for i, (_, other) in enumerate(pairs)
+        ]
         home = scratch / "home"
         home.mkdir(exist_ok=True)
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -94,13 +119,14 @@ class Supervisor:
             "PYTHONDONTWRITEBYTECODE": os.environ.get("PYTHONDONTWRITEBYTECODE", ""),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
+            "GLIBC_TUNABLES": ALLOCATOR,
             "DIFFTEST_DEVICE": device,
         }
         if triton_interpreter:
             environment["TRITON_INTERPRET"] = "1"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                python_command("difftest.run.worker", str(theirs.fileno())),
+                python_command("difftest.run.worker", str(theirs.fileno()), str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -113,8 +139,18 @@ class Supervisor:
         for _, other in pairs:
             other.close()
 
-    def setup(self, arms: Mapping[str, dict[str, Any]], modules: Sequence[str], triton: bool, host: str | None) -> None:
+    def setup(
+        self,
+        arms: Mapping[str, dict[str, Any]],
+        modules: Sequence[str],
+        triton: bool,
+        host: str | None,
+        readable: Sequence[Path] = (),
+    ) -> None:
         """Tell the worker what the run is about; returns at once, the worker may still be importing torch.
+
+        Args:
+            readable: further files and folders that the case files read, such as a capture.
 
         Raises:
             DifftestError: the worker is gone.
@@ -128,8 +164,13 @@ class Supervisor:
             "board": str(self.scratch / "board"),
             "slots": self.slots,
             "memory": MEMORY_BYTES,
+            "home": str(self.scratch / "home"),
+            "readable": [*(arm["folder"] for arm in arms.values()), *map(str, readable)],
+            "writable": [str(self.scratch / "home"), *(arm["triton_cache"] for arm in arms.values())],
         }
         try:
+            for arm in arms.values():
+                Path(arm["triton_cache"]).mkdir(exist_ok=True)
             self.control.send(request)
         except ConnectionError:
             raise DifftestError(f"the worker process ended: {self.last_words()}") from None
@@ -157,16 +198,21 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the worker and all its children, whatever they do."""
+        for pid in self.pids.values():  # a child may have left the group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for channel in (self.control, *self.children):
             channel.connection.close()
 
-    def last_words(self) -> str:
-        """The last line that the worker wrote to its log."""
-        with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").strip().splitlines()
+    def last_words(self, slot: int | None = None) -> str:
+        """The last line that the worker, or one of its children, wrote to its log."""
+        path = self.log if slot is None else Path(self.slots[slot]["log"])
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
             if lines:
                 return lines[-1][:300]
         return "no message"
@@ -194,7 +240,11 @@ class _Loop:
         self.running: dict[int, Unit] = {}
         self.idle: set[int] = set()
         self.killed: dict[int, tuple[str, str]] = {}
+        self.sent: dict[int, float] = {}
+        self.hung: Counter[Any] = Counter()  # by planned target: all its shares run the same code
+        self.dead: Counter[Any] = Counter()
         self.left = len(units)
+        self.early_deaths = 0
 
     def run(self) -> None:
         supervisor = self.supervisor
@@ -212,11 +262,16 @@ class _Loop:
 
     def read(self, slot: int) -> None:
         channel = self.supervisor.control if slot < 0 else self.supervisor.children[slot]
-        for message in channel.arrived():
-            if slot < 0:
+        if slot < 0:
+            for message in channel.arrived():
                 self.from_parent(message)
-            else:
+            return
+        try:
+            for message in channel.arrived():
                 self.from_child(slot, message)
+        except (ValueError, KeyError, TypeError, LookupError) as error:
+            # Code under test can write to the channel as well; only the child is lost.
+            self.kill(slot, Kind.CRASH, f"breaks the channel to the harness ({type(error).__name__})")
 
     def from_parent(self, message: dict[str, Any]) -> None:
         if "failed" in message:
@@ -228,6 +283,8 @@ class _Loop:
     def from_child(self, slot: int, message: dict[str, Any]) -> None:
         channel = self.supervisor.children[slot]
         if "hello" in message:
+            self.supervisor.pids[slot] = message["hello"]
+            self.supervisor.sandbox = message["sandbox"]
             self.idle.add(slot)
             self.dispatch()
         elif "find" in message:
@@ -247,6 +304,8 @@ class _Loop:
             self.complete(slot, unit)
         elif "result" in message:
             self.result(slot, message)
+        elif "stop" in message:
+            raise DifftestError(message["stop"])
 
     def result(self, slot: int, message: dict[str, Any]) -> None:
         unit = self.units[message["result"]]
@@ -264,22 +323,29 @@ class _Loop:
             raise DifftestError(
                 f"code of another arm was reached through {message['strangers'][0]}; nothing is claimed"
             )
+        unit.slowest = max(unit.slowest, message["slowest"])
+        unit.notes += message["notes"]
         self.progress(unit, message["counts"].get("executed", 0))
         if message["next"] is None:
-            self.complete(slot, unit)
+            self.complete(slot, unit, message["leaving"])
         else:
             unit.start = message["next"]
 
-    def complete(self, slot: int, unit: Unit) -> None:
+    def complete(self, slot: int, unit: Unit, leaving: bool = False) -> None:
+        """A unit is done. `leaving`: the child ends itself now and is replaced, so it gets no further unit."""
         if unit.finished:
             return
+        self.running.pop(slot, None)
+        self.close(unit)
+        if not leaving:
+            self.idle.add(slot)
+        self.dispatch()
+
+    def close(self, unit: Unit) -> None:
         unit.finished = True
         unit.seconds = time.monotonic() - unit.began
-        self.running.pop(slot, None)
         self.left -= 1
         self.finished(unit)
-        self.idle.add(slot)
-        self.dispatch()
 
     def dispatch(self) -> None:
         while self.idle and self.waiting:
@@ -294,6 +360,7 @@ class _Loop:
             slot = self.idle.pop()
             unit.began = unit.began or time.monotonic()
             self.running[slot] = unit
+            self.sent[slot] = time.monotonic()
             self.supervisor.children[slot].send(
                 {
                     "unit": {
@@ -303,6 +370,7 @@ class _Loop:
                         "arms": unit.arms,
                         "share": unit.share,
                         "start": unit.start,
+                        "until": unit.until,
                         "dead": unit.dead,
                         "options": self.options,
                     }
@@ -316,59 +384,78 @@ class _Loop:
         for slot, unit in self.running.items():
             if slot in self.killed:
                 continue
-            pid, number, _, _, seconds, running = self.supervisor.board.read(slot)
-            if not running or number != unit.number:
-                continue
-            if seconds > unit.timeout:
-                self.kill(slot, pid, Kind.TIMEOUT, f"still running after {unit.timeout:g} s")
-            elif (held := _resident(pid)) > RESIDENT_BYTES:
-                self.kill(slot, pid, Kind.CRASH, f"killed while holding {held >> 30} GiB of memory")
+            _, number, _, _, seconds, state = self.supervisor.board.read(slot)
+            if number != unit.number:
+                state = BETWEEN
+            limit = self.limit(unit)
+            if state == CALLING and seconds > limit:
+                self.kill(slot, Kind.TIMEOUT, f"still running after {limit:.3g} s")
+            elif min(seconds, time.monotonic() - self.sent[slot]) > SILENT_SECONDS + limit:
+                self.kill(slot, Kind.TIMEOUT, f"no progress for {SILENT_SECONDS + limit:.3g} s outside a call")
+            elif (held := _resident(self.supervisor.pids[slot])) > self.supervisor.resident:
+                self.kill(slot, Kind.CRASH, f"killed while holding {held / 2**30:.1f} GiB of memory")
 
-    def kill(self, slot: int, pid: int, kind: str, text: str) -> None:
+    def limit(self, unit: Unit) -> float:
+        """Seconds one call may take. Once the target hung, no longer than its finished calls make likely."""
+        if not self.hung[unit.planned]:
+            return unit.timeout
+        return min(unit.timeout, max(1.0, unit.timeout / 4, 10 * unit.slowest))
+
+    def kill(self, slot: int, kind: Kind, text: str) -> None:
         self.killed[slot] = (kind, text)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, KeyError):
+            os.kill(self.supervisor.pids[slot], signal.SIGKILL)
 
     def died(self, slot: int, status: int) -> None:
         # What the child sent before it died is still to be read.
         channel = self.supervisor.children[slot]
         channel.connection.setblocking(False)
-        with contextlib.suppress(BlockingIOError, EOFError):
+        with contextlib.suppress(BlockingIOError, EOFError, ValueError, LookupError, TypeError):
             while True:
                 for message in channel.arrived():
-                    if "result" in message or "fault" in message:
+                    if "result" in message or "fault" in message or "stop" in message:
                         self.from_child(slot, message)
         channel.drain()
+        self.supervisor.pids.pop(slot, None)
         self.idle.discard(slot)
         unit = self.running.pop(slot, None)
         kind, text = self.killed.pop(slot, (Kind.CRASH, _status_text(status)))
-        _, number, case, arm, _, running = self.supervisor.board.read(slot)
+        _, number, case, arm, _, state = self.supervisor.board.read(slot)
+        self.supervisor.board.begin(slot)
         if unit is None or unit.finished:
+            self.early_deaths += 1
+            if self.early_deaths > MAX_DEATHS:
+                raise DifftestError(f"the worker's children end at once ({text}): {self.supervisor.last_words()}")
             return
         unit.deaths += 1
-        if running and number == unit.number:
+        self.hung[unit.planned] += kind is Kind.TIMEOUT
+        if state != BETWEEN and number == unit.number:
+            text += " after the call" if state == AFTER else ""
             if case in unit.dead:
                 unit.dead[case].append(f"{ARM_NAMES[arm]} {text}")
             else:
+                self.dead[unit.planned] += 1
                 unit.dead[case] = [arm, str(kind), text]
-            self.supervisor.board.leave(slot)
         else:
-            unit.unmeasured[f"the worker died outside a call ({text}): {self.supervisor.last_words()}"] += 1
+            unit.unmeasured[f"the worker died outside a call ({text}): {self.supervisor.last_words(slot)}"] += 1
             unit.counts["unmeasured"] += 1
             unit.start += 1
-        if unit.deaths > 2 * MAX_DEATHS or len(unit.dead) > MAX_DEATHS:
-            unit.notes.append(f"stopped after {len(unit.dead)} calls that crashed or hung; further cases were not run")
-            unit.unmeasured["not run: too many earlier cases crashed or hung"] += 1
+        if unit.deaths > 2 * MAX_DEATHS + 2 or (unit.until is not None and state == BETWEEN):
+            unit.unmeasured["not run: earlier cases crashed or hung, again and again"] += 1
             unit.counts["unmeasured"] += 1
-            unit.finished = True
-            unit.seconds = time.monotonic() - unit.began
-            self.left -= 1
-            self.finished(unit)
+            self.close(unit)
             return
+        if self.dead[unit.planned] > MAX_DEATHS:
+            # The next child takes up what is known of the cases so far, and no further ones.
+            unit.until = max(unit.dead, default=unit.start) + 1
+            if not any("stopped after" in note for note in unit.notes):
+                unit.notes.append("stopped after several calls that crashed or hung; further cases were not run")
         self.waiting.appendleft(unit)
 
 
 def _status_text(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "ends the process with SIGKILL, as the system does when memory runs out"
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"ends the process with {signal.Signals(-status).name}"
@@ -381,3 +468,18 @@ def _resident(pid: int) -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def available_memory() -> int:
+    """Bytes that processes here may still take: of the machine, or of the control group when that has less."""
+    found = 1 << 62
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            found = min(found, int(Path(limit).read_text()) - int(Path(used).read_text()))
+    return max(found, 1 << 30)
