@@ -64,7 +64,7 @@ class MetricResult:
         base_median, head_median: of those.
         deltas_percent: head over base by pair; `delta_percent` is their median.
         base_spread_percent, head_spread_percent: largest minus smallest value over the median, within an arm.
-        verdict: `better`, `worse`, `higher`, `lower`, `flat`, or `cannot tell` where the order of the runs forbids more.
+        verdict: `better`, `worse`, `higher`, `lower`, `flat`, or `cannot tell` where the runs did not take turns.
         drift_percent: how much both arms changed from the first pair to the last; 0 where they did not.
         outliers: pairs that stand out, in words.
         sentence: the whole in words.
