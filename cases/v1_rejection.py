@@ -7,6 +7,7 @@ case whose probabilities are made inside the call never starts with one, and all
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from difftest.target import Arm, Call, Case, Pool, Target
 
 MODULE = "vllm.v1.sample.rejection_sampler:"
 CONSTRAINTS = (f"{MODULE}apply_sampling_constraints", f"{MODULE}compute_probs")
+GREEDY = f"{MODULE}GREEDY_TEMPERATURE"
+APPLY_TEMPERATURE = "vllm.v1.sample.sampler:Sampler.apply_temperature"
 BATCH = 3
 MOST_DRAFTS = 3
 VOCABULARY = 40
@@ -33,8 +36,11 @@ TEMPERATURES: Mapping[str, tuple[float, ...]] = {
     "all zero, not said to be greedy": (0.0,),
     "greedy first": (0.0, 1.0, 1.0),
     "-0.0 on one": (1.0, -0.0, 0.7),
+    "tiny on one": (1.0, 1e-6, 0.7),
 }
 """Temperatures, given to the requests by turns. Runners pass no tensor at all when every request is greedy."""
+UNUSUAL_TEMPERATURES = frozenset(("-0.0 on one", "tiny on one"))
+"""Values that the front end does not let through."""
 
 
 # -- pools: what all targets of this file share ----------------------------------------------------------------------
@@ -85,8 +91,21 @@ def sampling_fields(temperatures: str, batch: int, seeds: str) -> Pool:
     }
 
 
+def mark_greedy(arm: Arm, pool: Pool) -> None:
+    """Write -1 for the temperature of greedy requests, in place, where the runner of this version did."""
+    temperature: torch.Tensor | None = pool["temperature"]
+    if temperature is None or not arm.has(GREEDY) or arm.get(GREEDY) != -1:
+        return
+    # A sampler that is told whether all requests are random divides by 1 where the temperature is 0.
+    told = arm.has(APPLY_TEMPERATURE) and "all_random" in inspect.signature(arm.get(APPLY_TEMPERATURE)).parameters
+    if not told:
+        arm.note("greedy requests have temperature -1 in this version")
+        temperature[temperature == 0] = -1.0
+
+
 def metadata(arm: Arm, pool: Pool, **more: Any) -> Any:
     """The arm's SamplingMetadata out of a pool's fields. The fields are watched by their own names."""
+    mark_greedy(arm, pool)
     processors = {"logitsprocs": arm.first(*PROCESSORS)()} if any(map(arm.has, PROCESSORS)) else {}
     made = arm.get(SAMPLING_METADATA)
     return made(**arm.bind(made, {**processors, **pool, **more}))
@@ -196,7 +215,11 @@ SAMPLE_AXES: axes.Axes = {
 
 
 def _inside(row: Row) -> bool:
-    return row.get("logits") not in axes.UNUSUAL_LOGITS and row.get("drafts") not in axes.UNUSUAL_DRAFT_IDS
+    return (
+        row["logits"] not in axes.UNUSUAL_LOGITS
+        and row.get("drafts") not in axes.UNUSUAL_DRAFT_IDS
+        and row["temperatures"] not in UNUSUAL_TEMPERATURES
+    )
 
 
 def _sample_pool(row: Row, s: Stream) -> Pool:

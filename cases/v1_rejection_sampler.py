@@ -27,9 +27,11 @@ from difftest.cases.v1_metadata import (
 from difftest.cases.v1_rejection import (
     MODULE,
     TEMPERATURES,
+    UNUSUAL_TEMPERATURES,
     cumulative,
     draft_probabilities,
     drafts,
+    mark_greedy,
     repeated,
     row_of,
     sampling_fields,
@@ -218,6 +220,7 @@ def make_rejection_sampler(arm: Arm, pool: Pool) -> Any:
 
 def make_metadata(arm: Arm, pool: Pool) -> Any:
     """The arm's SamplingMetadata; versions without `spec_token_ids` do without."""
+    mark_greedy(arm, pool)
     names = [field.name for field in dataclasses.fields(arm.get(METADATA))]
     if "spec_token_ids" not in names:
         arm.note("SamplingMetadata of this version has no spec_token_ids")
@@ -420,7 +423,11 @@ def forward_cases() -> Iterator[Case]:
         space,
         _forward_pool,
         name="v1.rejection_sampler",
-        contract=lambda row: features_usual(row) and row["logits"] not in axes.UNUSUAL_LOGITS,
+        contract=lambda row: (
+            features_usual(row)
+            and row["logits"] not in axes.UNUSUAL_LOGITS
+            and row["temperatures"] not in UNUSUAL_TEMPERATURES
+        ),
         allowed=features_fit,
         rows=[*single, *together, *pairs],
         limit=84,
