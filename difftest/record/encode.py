@@ -26,6 +26,7 @@ SMALL = 256 << 10
 """Storages up to this many bytes in CPU memory are copied as bytes, larger ones as tensors."""
 
 _INTS = frozenset({int})
+_LISTS = frozenset({list})
 _MODULE_OWN = frozenset(torch.nn.Module().__dict__)
 _CODE = (
     type,
@@ -127,9 +128,9 @@ class Encoder:
         if self._depth >= MAX_DEPTH // 2:
             return _opaque(kind, "nested too deeply")
         self._depth += 1
-        mark = len(self._numbers)
+        mark, depth = len(self._numbers), self._depth
         node = self._guarded(value, kind)
-        self._depth -= 1
+        self._depth = depth - 1
         if type(node) is dict and "opaque" in node:
             # What was numbered inside it is not written, so the reader will not count it.
             while len(self._numbers) > mark:
@@ -164,8 +165,15 @@ class Encoder:
         return self._numbered(value) or self._items(value)
 
     def _items(self, value: Any) -> list[Json]:
-        if set(map(type, value)) == _INTS:
+        kinds = set(map(type, value))
+        if kinds == _INTS:
             return list(value)
+        if kinds == _LISTS and self._depth < MAX_DEPTH // 2:
+            # The tokens of each request: many short lists, so the way to them is short too.
+            self._depth += 1
+            items = [self._list(item) for item in value]
+            self._depth -= 1
+            return items
         return [self(item) for item in value]
 
     def _pairs(self, value: Any) -> list[list[Json]]:
@@ -312,8 +320,11 @@ class Encoder:
         if any(module == prefix or module.startswith(prefix + ".") for prefix in self._opaque):
             return _opaque(kind, "its state is not recorded")
         state = dict(getattr(value, "__dict__", ()))
+        visible = hasattr(value, "__dict__")
         for cls in kind.__mro__:
-            slots = cls.__dict__.get("__slots__", ())
+            # msgspec's structs name their fields in their own way.
+            slots = cls.__dict__.get("__slots__", cls.__dict__.get("__struct_fields__", ()))
+            visible = visible or bool(slots)
             for slot in (slots,) if isinstance(slots, str) else slots:
                 if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
                     state[slot] = getattr(value, slot)
@@ -323,6 +334,8 @@ class Encoder:
             return self._fields(kind, "module", own)
         if dataclasses.is_dataclass(value):
             return self._fields(kind, "dataclass", state)
+        if not visible:
+            return _opaque(kind, "its state cannot be seen")
         if module.partition(".")[0] == self.package:
             return self._fields(kind, "object", state)
         return _opaque(kind, "an object of another package")

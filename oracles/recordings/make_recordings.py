@@ -33,8 +33,8 @@ class Recording:
         speculation: `ngram`, `draft` or empty.
         seeded: which of the four requests carry a seed.
         logprobs: log probabilities to return for each token, None for none.
-        penalties: the requests carry presence and repetition penalties, and bad words.
-        grammar: the requests must follow a grammar.
+        penalties: the requests carry presence and repetition penalties.
+        grammar: half of the requests must match a pattern; the masks that see to it are recorded too.
         tokens: tokens to generate for each request.
         calls: at most so many recorded calls for each rank.
         ranks: tensor-parallel ranks.
@@ -48,7 +48,7 @@ class Recording:
     penalties: bool = False
     grammar: bool = False
     tokens: int = 16
-    calls: int = 30
+    calls: int = 18
     ranks: int = 2
 
 
@@ -63,14 +63,23 @@ RECORDINGS = (
     Recording("v1-draft-seeded-logprobs", 1, "draft", ALL, logprobs=2),
     Recording("v1-draft-unseeded", 1, "draft", NONE),
     Recording("v1-plain-mixed", 1, "", MIXED, logprobs=1),
+    Recording("v1-ngram-grammar", 1, "ngram", MIXED, grammar=True),
     Recording("v2-ngram-mixed-logprobs", 2, "ngram", MIXED, logprobs=3),
     Recording("v2-draft-seeded", 2, "draft", ALL),
     Recording("v2-plain-mixed", 2, "", MIXED, logprobs=1),
+    Recording("v2-ngram-grammar", 2, "ngram", MIXED, grammar=True),
 )
 
 
-def make_model(folder: Path, seed: int, layers: int) -> None:
-    """A Llama of a few thousand weights, drawn from a seed; the same seed gives every model the same first weights."""
+def make_model(folder: Path, seed: int, layers: int, noise: float) -> None:
+    """A Llama of a few thousand weights drawn from seeds. All share the embedding, and so what they mostly say next.
+
+    Args:
+        folder: made here.
+        seed: of all other weights.
+        layers: how many.
+        noise: scale of what the models do not share of their last layer.
+    """
     import torch
     from safetensors.torch import save_file
 
@@ -101,11 +110,11 @@ def make_model(folder: Path, seed: int, layers: int) -> None:
     def drawn(*shape: int, scale: float) -> torch.Tensor:
         return torch.randn(*shape, generator=generator) * scale
 
-    embedding = drawn(VOCABULARY, hidden, scale=1.0)
+    embedding = torch.randn(VOCABULARY, hidden, generator=torch.Generator().manual_seed(0))
     # Each token asks for the next of its group of four, so that generation goes round and drafts are often right.
     tokens = torch.arange(VOCABULARY)
     following = tokens // 4 * 4 + (tokens + 1) % 4
-    head = drawn(VOCABULARY, hidden, scale=0.05)
+    head = drawn(VOCABULARY, hidden, scale=noise)
     head[following] += 0.12 * embedding
     weights = {
         "model.embed_tokens.weight": embedding,
@@ -127,6 +136,18 @@ def make_model(folder: Path, seed: int, layers: int) -> None:
         weights[f"{place}input_layernorm.weight"] = torch.ones(hidden)
         weights[f"{place}post_attention_layernorm.weight"] = torch.ones(hidden)
     save_file(weights, folder / "model.safetensors")
+
+
+def make_tokenizer(folder: Path) -> None:
+    """One printable character a token, from `!` = 2 on; grammars are written in characters."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<s>", "</s>", *map(chr, range(0x21, 0x21 + VOCABULARY - 2))]
+    tokenizer = Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="!"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="!")
+    fast.save_pretrained(folder)
 
 
 def make_triton_backend(folder: Path) -> None:
@@ -197,7 +218,7 @@ def run_engine(recording: Recording, models: Path) -> None:
         }
     engine = LLM(
         model=str(models / "target"),
-        skip_tokenizer_init=True,
+        skip_tokenizer_init=not recording.grammar,
         enforce_eager=True,
         dtype="float32",
         max_model_len=64,
@@ -208,6 +229,8 @@ def run_engine(recording: Recording, models: Path) -> None:
         seed=0,
     )
     more: dict[str, Any] = {}
+    if recording.grammar:
+        from vllm.sampling_params import StructuredOutputsParams
     if recording.penalties:
         more = {"presence_penalty": 0.5, "repetition_penalty": 1.2}
     parameters = [
@@ -221,6 +244,9 @@ def run_engine(recording: Recording, models: Path) -> None:
             max_tokens=recording.tokens,
             ignore_eos=True,
             detokenize=False,
+            structured_outputs=(
+                StructuredOutputsParams(regex="([!-,]{3}[0-9])+") if recording.grammar and row % 2 == 0 else None
+            ),
             **more,
         )
         for row in range(4)
@@ -232,7 +258,7 @@ def run_engine(recording: Recording, models: Path) -> None:
 def make(recording: Recording, out: Path, models: Path, backend: Path) -> int:
     """Capture one recording into `out/NAME`; the exit code of the engine's run."""
     from difftest.record.command import capture
-    from difftest.record.sites import FIXES
+    from difftest.record.sites import DEFAULT, FIXES
 
     os.environ |= {
         FIXES: "1",
@@ -250,6 +276,7 @@ def make(recording: Recording, out: Path, models: Path, backend: Path) -> int:
         return capture(
             out / recording.name,
             [sys.executable, str(Path(__file__).resolve()), "--engine", recording.name, "--models", str(models)],
+            site=[*DEFAULT, "v1.apply_grammar_bitmask", "v2.apply_grammar_bitmask"] if recording.grammar else (),
             max_calls=recording.calls,
             redact=True,
         )
@@ -274,8 +301,9 @@ def main() -> int:
         parser.error(f"no recording {unknown[0]}" if unknown else "--out is needed")
     with tempfile.TemporaryDirectory() as scratch:
         models, backend = Path(scratch) / "models", Path(scratch) / "backend"
-        make_model(models / "target", 1, 2)
-        make_model(models / "draft", 1, 1)
+        make_model(models / "target", seed=1, layers=2, noise=0.05)
+        make_model(models / "draft", seed=2, layers=1, noise=0.2)
+        make_tokenizer(models / "target")
         make_triton_backend(backend)
         failed = [name for name in options.names or known if make(known[name], options.out, models, backend) != 0]
     if failed:
