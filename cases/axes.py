@@ -28,9 +28,8 @@ Row = dict[str, Any]
 
 # --- deterministic values ---------------------------------------------------------------------------------------------
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_WORD = (1 << 64) - 1
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 
@@ -39,10 +38,10 @@ def splitmix64(key: int, first: int, count: int) -> np.ndarray[Any, np.dtype[np.
 
     The definition is Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
-    z = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _GOLDEN
+    z = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     z += np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
     return z ^ (z >> np.uint64(31))
 
 
@@ -77,7 +76,16 @@ class Stream:
 
     def integer(self, low: int, high: int) -> int:
         """One whole number in [low, high)."""
-        return int(self.integers(low, high))
+        if not 0 < high - low < 1 << 31:
+            raise ValueError(
+                f"an integer between {low} and {high}: the range must be positive and below 2^31"
+            )
+        # The same sequence as :func:`splitmix64`, without the cost of an array.
+        self.used += 1
+        z = (self.key + self.used * _GOLDEN) & _WORD
+        z = ((z ^ (z >> 30)) * _MIX_1) & _WORD
+        z = ((z ^ (z >> 27)) * _MIX_2) & _WORD
+        return low + ((((z ^ (z >> 31)) >> 32) * (high - low)) >> 32)
 
     def permutation(self, count: int) -> Tensor:
         """The numbers 0 to `count - 1` in some order, int64 [count]."""

@@ -88,6 +88,10 @@ def test_bell_shaped_numbers_have_their_deviation_and_hardly_a_tie() -> None:
 
 def test_integers_reach_both_ends_and_a_permutation_holds_each_number_once() -> None:
     s = axes.stream("i")
+    other = axes.stream("i")
+    assert [other.integer(-1, 70000) for _ in range(30)] == axes.stream("i").integers(
+        -1, 70000, (30,)
+    ).tolist()
     assert s.integers(-1, 3, (200,)).unique().tolist() == [-1, 0, 1, 2]
     assert sorted(s.permutation(50).tolist()) == list(range(50))
     with pytest.raises(ValueError, match="positive"):
