@@ -64,6 +64,8 @@ class GlobalStates:
         self._numpy_address = np.random.mtrand._rand._bit_generator.ctypes.state_address
         self._random_start = random.getstate()
         self._random = _random_reader()
+        if device == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
         self._cuda = torch.cuda.default_generators[torch.cuda.current_device()] if device == "cuda" else None
         self._cuda_start = self._cuda.get_state().clone() if self._cuda is not None else None
         self.start = self.read()
