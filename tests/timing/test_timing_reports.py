@@ -1,0 +1,123 @@
+"""What the reports of a bench show: never a bare number, and everything that stands against a verdict."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import bench_results
+import pytest
+from bench_results import bench, shape
+from rich.console import Console
+
+from difftest.reports import bench_markdown, bench_terminal
+from difftest.reports.bench_words import bench_sentence, microseconds
+from difftest.reports.markdown import LIMIT
+from difftest.timing.pairs import judge_pairs, read_runs
+from difftest.timing.result import BenchResult, Untimed
+
+GRID = bench_results.grid()
+
+
+def shown(result: BenchResult, width: int = 140, **options: object) -> str:
+    console = Console(file=io.StringIO(), width=width, **options)  # type: ignore[arg-type]
+    bench_terminal.render(result, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_the_terminal_keeps_to_the_width_and_ends_with_the_sentence(width: int) -> None:
+    lines = shown(GRID, width).splitlines()
+    assert lines[-1] == bench_sentence(GRID)
+    assert [line for line in lines[:-1] if len(line) > width] == []
+
+
+def test_every_shape_has_its_verdict_its_interval_and_its_spread() -> None:
+    text = shown(GRID, 200)
+    for found in GRID.shapes:
+        line = next(line for line in text.splitlines() if found.shape in line and found.words in line)
+        assert f"{found.interval[0]:+.1f} to {found.interval[1]:+.1f}" in line
+        assert f"{found.spread_percent:.1f} %" in line and str(len(found.pairs)) in line
+
+
+def test_colour_and_bars_show_the_direction() -> None:
+    plain, coloured = shown(GRID), shown(GRID, force_terminal=True, color_system="standard")
+    assert "\x1b[" not in plain and "\x1b[32m" in coloured and "\x1b[1;31m" in coloured
+    assert bench_terminal.bar(-10, 10).plain == "████████│        "
+    assert bench_terminal.bar(5, 10).plain == "        │████    "
+    assert bench_terminal.bar(0, 0).plain == "        │        "
+
+
+def test_what_stands_against_a_verdict_is_said() -> None:
+    result = bench(
+        [replace(shape(1, 10.0, -0.1), differs=True, spread_percent=7.5), shape(2, 10.0, 0.2)],
+        limit=2.0,
+        untimed=(Untimed("v1.topk", "WORKTREE", "head does not define it"),),
+    )
+    for text in (shown(result), bench_markdown.render(result).replace("`", "")):
+        assert "(outputs differ)" in text
+        assert "1 of 2 shapes; widest 7.5 %" in text
+        assert "v1.topk, WORKTREE: head does not define it" in text
+        assert "the gate fails: 1 shape slower by more than 2 %" in text
+        assert "Beyond the gate" in text and "v1.parse_output, batch 2, 3 drafts, WORKTREE" in text
+        assert "the measuring loop costs 32 ns a call" in text
+    assert "1 not timed" in bench_sentence(result)
+
+
+def test_the_sentence_says_the_whole() -> None:
+    assert bench_sentence(bench([])) == (
+        "difftest bench: nothing was timed; WORKTREE (6f5e4d3c2b1a, dirty) against main (1a2b3c4d5e6f)"
+    )
+    one = bench([shape(1, 10.0, 0.0), shape(2, 10.0, 0.2)], limit=30.0)
+    assert bench_sentence(one).startswith(
+        "difftest bench: WORKTREE (6f5e4d3c2b1a, dirty) against main (1a2b3c4d5e6f): 1 slower, 1 no change of 2 shapes"
+    )
+    assert bench_sentence(one).endswith("the gate holds: no interval lies beyond +30 %")
+
+
+def test_markdown_shows_what_is_slower_openly_and_folds_the_rest() -> None:
+    shapes = [shape(batch, 10.0, 0.2 if batch == 1 else -0.3, layouts=4) for batch in range(1, 21)]
+    text = bench_markdown.render(bench(shapes))
+    before, after = text.split("<details>")
+    assert before.count("🔴") == 1 and before.count("🟢") == 0
+    assert "all 20 shapes" in after and after.count("🟢") == 19
+    assert bench_markdown.render(GRID, [("Batch × drafts", "grid.svg")]).count("](grid.svg)") == 1
+
+
+def test_markdown_never_grows_beyond_what_a_comment_takes() -> None:
+    one = shape(1, 10.0, 0.2, layouts=4, floor=False)
+    text = bench_markdown.render(bench([replace(one, shape=f"shape {n} " + "x" * 40) for n in range(700)]))
+    assert len(text.encode()) <= LIMIT
+    assert "more shapes" in text
+
+
+def test_names_from_outside_are_never_markup() -> None:
+    hostile = replace(shape(1, 10.0, 0.2), shape="[bold]|x|`y` @someone <b>", head="a|b")
+    result = bench([hostile])
+    assert "[bold]|x|`y` @someone <b>" in shown(result, 200)
+    text = bench_markdown.render(result)
+    for spanned in ("`<b>`", "`@someone`"):
+        text = text.replace(spanned, "")
+    assert "<b>" not in text and "@someone" not in text
+
+
+def test_microseconds_are_never_in_powers_of_ten() -> None:
+    assert [microseconds(v) for v in (0.0271, 0.5, 10.44, 123.4, 45678.0)] == [
+        "0.0271",
+        "0.500",
+        "10.4",
+        "123",
+        "45678",
+    ]
+
+
+def test_pairs_in_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("arm,pair,tps\nbase,1,100\nhead,1,110\nhead,2,110\nbase,2,100\nbase,3,100\nhead,3,111\n")
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
+    bench_terminal.render_pairs(judge_pairs(read_runs([path])), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "3 pairs; interleaved, order alternated" in text and "\x1b[32mtps: 100 → 110, +10.0 %" in text
