@@ -5,10 +5,10 @@ fill are undefined: they are what a reused block of the allocator happened to ho
 every bit.
 
 Two layers. Below, the C library's allocator fills every block it hands out (glibc's M_PERTURB; the worker runs without
-its per-thread caches, which skip that), so `torch.empty`, `Tensor.resize_`, `torch.LongTensor(n)`,
-`numpy.ndarray(shape)` and operators that allocate for themselves are all covered. Above, the allocating functions of
-torch and numpy are wrapped: they count, so that calls that allocate nothing need not be repeated, and they fill what
-the layer below cannot reach: device memory, and host memory where the C library is another one.
+the per-thread caches that skip it, see :mod:`difftest.run.supervisor`), so `torch.empty`, `Tensor.resize_`,
+`torch.LongTensor(n)`, `numpy.ndarray(shape)` and operators that allocate for themselves are all covered. Above, the
+allocating functions of torch and numpy are wrapped: they count, so that calls that allocate nothing need not be
+repeated, and they fill what the layer below cannot reach: device memory, and host memory under another C library.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ import numpy as np
 import torch
 
 FILLS = (0xA5, 0x5A)
-
-ALLOCATOR_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-"""What the environment of a process must hold for the fill to reach small blocks."""
 
 _PAIRS = (FILLS, (0x3C, 0xC3), (0x96, 0x69), (0xE1, 0x1E))
 _M_PERTURB = -6

@@ -45,6 +45,9 @@ NAMES = (
     "warning filters",
 )
 
+_SILENT = "warning filters"
+"""Put back, but never reported: importing a library changes them."""
+
 
 def _read() -> tuple[Any, ...]:
     core = torch._C
@@ -87,7 +90,9 @@ class ProcessState:
         if now == self.start:
             return ()
         changed = tuple(
-            (name, _text(value)) for name, value, start in zip(NAMES, now, self.start, strict=True) if value != start
+            (name, _text(value))
+            for name, value, start in zip(NAMES, now, self.start, strict=True)
+            if value != start and name != _SILENT
         )
         self._restore()
         self.start = _read()
@@ -130,8 +135,6 @@ class ProcessState:
 
 def _text(value: Any) -> str:
     """A setting in words, without addresses."""
-    if isinstance(value, tuple) and len(value) > 8:
-        return f"{len(value)} entries"
     if isinstance(value, tuple):
         return ", ".join(_text(item) for item in value)
     if value is None or isinstance(value, bool | int | float | str | dict | torch.dtype):

@@ -83,6 +83,7 @@ def compare(
             walker.walk(left[name], right[name], name)
     found += walker.take()
     found += _rng(base.rng, head.rng, start)
+    found += _process(base.process, head.process)
     if base.raised is None and head.raised is None and base.aliases != head.aliases:
         found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
     return found
@@ -149,6 +150,16 @@ def _rng(base: tuple[Any, ...] | None, head: tuple[Any, ...] | None, start: tupl
                 head_text,
                 detail=("the process-wide generator's state after the call differs",),
             )
+
+
+def _process(base: tuple[tuple[str, str], ...], head: tuple[tuple[str, str], ...]) -> Iterator[Difference]:
+    left, right = dict(base), dict(head)
+    for name in {**left, **right}:
+        if left.get(name) != right.get(name):
+            yield Difference(
+                Kind.MUTATION, f"process.{name}", left.get(name, "unchanged"), right.get(name, "unchanged"),
+                detail=("a setting of the whole process after the call; put back before the next",),
+            )  # fmt: skip
 
 
 def _state_text(state: Any) -> str:

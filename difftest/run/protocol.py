@@ -16,8 +16,12 @@ from typing import Any
 BASE, HEAD = 0, 1
 ARM_NAMES = ("base", "head")
 
-_RECORD = struct.Struct("<qqqqdq")  # pid, unit, case, arm, started, running
+_RECORD = struct.Struct("<qqqqdq")  # pid, unit, case, arm, time of the last change, state
+_SINCE = struct.Struct("<dq")
 _SIZE = 64
+
+BETWEEN, CALLING, AFTER = 0, 1, 2
+"""States of a child: between cases; in a call; after a call of the same case, before the next call."""
 
 
 class Board:
@@ -34,18 +38,22 @@ class Board:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
 
+    def begin(self, slot: int) -> None:
+        """The child is alive and between cases."""
+        _SINCE.pack_into(self._map, slot * _SIZE + 32, time.monotonic(), BETWEEN)
+
     def enter(self, slot: int, pid: int, unit: int, case: int, arm: int) -> None:
         """A call begins."""
-        _RECORD.pack_into(self._map, slot * _SIZE, pid, unit, case, arm, time.monotonic(), 1)
+        _RECORD.pack_into(self._map, slot * _SIZE, pid, unit, case, arm, time.monotonic(), CALLING)
 
     def leave(self, slot: int) -> None:
         """The call is over."""
-        struct.pack_into("<q", self._map, slot * _SIZE + 40, 0)
+        _SINCE.pack_into(self._map, slot * _SIZE + 32, time.monotonic(), AFTER)
 
-    def read(self, slot: int) -> tuple[int, int, int, int, float, bool]:
-        """(pid, unit, case, arm, seconds since the call began, whether it still runs)."""
-        pid, unit, case, arm, started, running = _RECORD.unpack_from(self._map, slot * _SIZE)
-        return pid, unit, case, arm, time.monotonic() - started, bool(running)
+    def read(self, slot: int) -> tuple[int, int, int, int, float, int]:
+        """(pid, unit, case, arm, seconds since the last change, state)."""
+        pid, unit, case, arm, since, state = _RECORD.unpack_from(self._map, slot * _SIZE)
+        return pid, unit, case, arm, time.monotonic() - since, state
 
 
 class Channel:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from typing import Any
 
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
-from difftest.call.poison import FILLS, POISON
+from difftest.call.poison import POISON, fills
 from difftest.call.values import Copier, case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
 from difftest.expect import Expectation
@@ -51,15 +52,22 @@ class UnitRun:
         self.expected_used: Counter[int] = Counter()
         self.checks = RelationChecks(self.target, self.related) if _has_checks(self.target) else None
         self.index = 0
+        self.slowest = 0.0
+        self.notes: list[str] = []
+        self.first: tuple[int, Case, Pool, Outcome] | None = None
 
     def related(self, arm: int, pool: Pool) -> tuple[Outcome | NotCalled, Live]:
         """Run an arm on inputs that a relation made."""
-        outcome = self.call(self.index, arm, Case("related", lambda: pool), pool, FILLS[0])
+        outcome = self.call(self.index, arm, Case("related", lambda: pool), pool, fills(self.index)[0])
         return outcome, self.caller.live
 
     def run(self) -> None:
         share, total = self.unit["share"]
         dead = {int(index): value for index, value in self.unit["dead"].items()}
+        until = self.unit["until"]
+        self.child.prove(self.target.triton, self.caller)
+        self.child.board.enter(self.child.slot, self.child.pid, self.unit["number"], -1, BASE)
+        self.child.board.begin(self.child.slot)
         cases = self.cases()
         wanted = self.options.get("case")
         began = time.monotonic()
@@ -67,8 +75,16 @@ class UnitRun:
         due = self.child.timed_flush()
         done = 0
         for index, case in enumerate(cases):
-            if index % total != share or index < self.unit["start"]:
+            if index % total != share:
                 continue
+            if index < self.unit["start"]:
+                done += 1
+                continue
+            if until is not None and index >= until:
+                left = len(range(index, len(cases), total))
+                self.unmeasured["not run: too many earlier cases crashed or hung"] += left
+                self.counts["unmeasured"] += left
+                break
             if not case.contract and self.options.get("contract_only"):
                 self.counts["left_out"] += 1
                 continue
@@ -83,14 +99,44 @@ class UnitRun:
             for axis, value in case.axes.items():
                 self.axes[axis, str(value), outcome] += 1
             done += 1
-            if next(due):
+            self.child.board.begin(self.child.slot)
+            if next(due) or index in dead:
+                if self.spoiled():
+                    return
                 self.flush(index + 1)
             if self.options.get("examples") and done >= self.options["examples"]:
                 break
             if budget and time.monotonic() - began > budget:
                 self.counts["cut"] += 1
                 break
-        self.flush(None)
+        if not self.spoiled():
+            self.flush(None)
+
+    def spoiled(self) -> bool:
+        """Whether code under test replaced what the comparison stands on. If so, the unit ends, and so will the child.
+
+        What was found identical since the last look is withdrawn; differences stay.
+        """
+        replaced = self.child.guard.replaced()
+        if not replaced and self.first is not None and self.counts["identical"]:
+            index, case, pool, outcome = self.first
+            now = self.call(index, BASE, case, pool, fills(index)[0])
+            self.child.board.begin(self.child.slot)
+            if not _same(now, outcome):
+                replaced = [f"base's own outcome for the case {case.label!r}, which it no longer gives"]
+        if not replaced:
+            return False
+        reason = f"withdrawn: code under test replaced {', '.join(replaced[:3])}, which both arms stand on"
+        withdrawn = self.counts.pop("identical", 0)
+        self.counts["unmeasured"] += withdrawn + 1
+        self.unmeasured[reason] += withdrawn + 1
+        moved: Counter[tuple[str, str, str]] = Counter()
+        for (axis, value, outcome_name), count in self.axes.items():
+            moved[axis, value, "unmeasured" if outcome_name == "identical" else outcome_name] += count
+        self.axes = moved
+        self.flush(None, leaving=True)
+        self.child.exit(0)
+        return True
 
     def in_tree(self, module: str) -> bool:
         return any(arm.loader.sources.module(module) is not None for arm in self.arms)
@@ -107,12 +153,13 @@ class UnitRun:
         if dead is not None:
             self.after_death(index, case, pool, identity, dead)
             return
-        first_arm = HEAD if index % 2 else BASE
+        fill, other_fill = fills(index)
+        first_arm = HEAD if index % 2 and self.first is not None else BASE
         runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
         uninitialised = {}
         live: list[Live] = [None, None]
         for arm in (first_arm, 1 - first_arm):
-            runs[arm].append(self.call(index, arm, case, pool, FILLS[0]))
+            runs[arm].append(self.call(index, arm, case, pool, fill))
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
         base, head = runs[BASE][0], runs[HEAD][0]
@@ -126,28 +173,36 @@ class UnitRun:
             who = "both arms" if base.raised == head.raised else ARM_NAMES[BASE if is_environment(base) else HEAD]
             self.not_measured(f"not exercised: {who} cannot run here: {raised[1][:200]}")
             return
-        # base against base, under the other fill when memory was allocated uninitialised
-        again = self.call(index, BASE, case, pool, FILLS[1] if uninitialised[BASE] else FILLS[0])
+        # base against base, under the other fill
+        again = self.call(index, BASE, case, pool, other_fill)
         self.counts["aa_cases"] += 1
         base_undefined: dict[str, Any] = {}
-        if again != base:
-            third = again if not uninitialised[BASE] else self.call(index, BASE, case, pool, FILLS[0])
-            if third != base:
+        if not _same(again, base):
+            third = self.call(index, BASE, case, pool, fill)
+            if not _same(third, base):
                 self.counts["aa_differences"] += 1
-                leaves = unstable_leaves(base, third)
+                leaves = ["call"] if isinstance(third, NotCalled) else unstable_leaves(base, third)
                 self.not_measured(f"base is not deterministic: base against base differs at {', '.join(leaves[:3])}")
                 return
-            base_undefined = undefined_leaves(base, again)
+            base_undefined = {"call": None} if isinstance(again, NotCalled) else undefined_leaves(base, again)
+        elif self.first is None:
+            self.first = (index, case, pool, base)
+        if isinstance(again, Outcome):
+            base = base._replace(process=again.process)  # what only a first call does is not what the code does
         head_undefined: dict[str, Any] = {}
         unsteady: list[str] = []
-        if uninitialised[HEAD]:
-            other = self.call(index, HEAD, case, pool, FILLS[1])
-            if other != head:
-                third = self.call(index, HEAD, case, pool, FILLS[0])
-                if third == head:
+        if uninitialised[HEAD] or base_undefined or base != head:
+            other = self.call(index, HEAD, case, pool, other_fill)
+            if not _same(other, head):
+                third = self.call(index, HEAD, case, pool, fill)
+                if isinstance(other, NotCalled) or isinstance(third, NotCalled):
+                    unsteady = ["call"]
+                elif _same(third, head):
                     head_undefined = undefined_leaves(head, other)
                 else:
                     unsteady = unstable_leaves(head, third)
+            if isinstance(other, Outcome):
+                head = head._replace(process=other.process)
         if base.raised is not None and base.raised == head.raised:
             self.counts["both_raised"] += 1
             if case.contract and base == head:
@@ -183,10 +238,15 @@ class UnitRun:
     def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         child = self.child
         child.board.enter(child.slot, child.pid, self.unit["number"], index, arm)
+        began = time.monotonic()
         try:
             return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
         finally:
+            if os.getpid() != child.pid:
+                child.exit(0)  # a process that the code under test forked came back here; the case is not its own
             child.board.leave(child.slot)
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            child.trim_log()
 
     def initial(self, pool: Pool, base: Outcome, head: Outcome) -> dict[str, Any]:
         """Inputs before the call, for those that one arm changed and the other did not."""
@@ -206,7 +266,7 @@ class UnitRun:
             self.not_measured(f"both arms end alike: {text}; {other}")
             self.counts["both_raised"] += 1
             return
-        outcome = self.call(index, 1 - arm, case, pool, FILLS[0])
+        outcome = self.call(index, 1 - arm, case, pool, fills(index)[0])
         if isinstance(outcome, NotCalled):
             self.not_measured(outcome.reason)
             return
@@ -267,7 +327,7 @@ class UnitRun:
                 }
             )
 
-    def flush(self, following: int | None) -> None:
+    def flush(self, following: int | None, leaving: bool = False) -> None:
         """Send what was found since the last flush. `following` is the next case index; None when all is done."""
         adapters = sorted({f"{name}: {note}" for name, a in zip(ARM_NAMES, self.arms, strict=True) for note in a.notes})
         strangers = [s for a in self.arms for s in a.loader.strangers()] if following is None else []
@@ -285,13 +345,25 @@ class UnitRun:
                 "axes": [[*key, count] for key, count in self.axes.items()],
                 "adapters": adapters,
                 "strangers": strangers,
+                "slowest": self.slowest,
+                "notes": self.notes,
+                "leaving": leaving,
             }
         )
+        self.notes = []
         self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
         self.expected_used = Counter()
         self.sources, self.axes = Counter(), Counter()
         if self.checks is not None:
             self.checks.counts = {}
+
+
+def _same(one: Outcome | NotCalled, other: Outcome | NotCalled) -> bool:
+    """Whether two runs of one arm agree. What a first call alone does to the process, such as starting threads, is not
+    a sign that the arm is not deterministic."""
+    if isinstance(one, NotCalled) or isinstance(other, NotCalled):
+        return one == other
+    return one[:-1] == other[:-1]
 
 
 def _has_checks(target: Target) -> bool:

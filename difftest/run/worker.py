@@ -6,6 +6,7 @@ so a child that crashes is replaced in milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -19,15 +20,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from difftest.errors import DifftestError
 from difftest.run.protocol import BASE, HEAD, Board, Channel
+from difftest.run.sandbox import confine
+
+FILE_BYTES = 1 << 30
+"""The largest file that code under test may write, its error output included."""
 
 _FLUSH_SECONDS = 0.25
+_LOG_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Serve one run: wait for `setup`, then fork a child for each slot and a new one for each that dies."""
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
+    _die_with(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
@@ -48,15 +56,21 @@ def main() -> int:
         from difftest.catalog import load_targets
 
         targets = load_targets(setup["modules"])
+        # Everything the children need, imported once here.
+        import difftest.run.canary
+        import difftest.run.unit  # noqa: F401
+        from difftest.run.guard import Guard
+        from difftest.run.sandbox import python_paths
+
+        setup["guard"], setup["python"] = Guard(), python_paths()
     except Exception as error:
         control.send({"failed": f"{type(error).__name__}: {error}"})
         return 2
     control.send({"ready": True})
-    gc.collect()
     gc.freeze()
     children: dict[int, dict[str, Any]] = {}
     for slot in setup["slots"]:
-        children[_fork(setup, targets, slot)] = slot
+        children[_fork(setup, targets, slot, control)] = slot
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid not in children:
@@ -72,7 +86,7 @@ def main() -> int:
             if not children:
                 return 0
             continue
-        children[_fork(setup, targets, slot)] = slot
+        children[_fork(setup, targets, slot, control)] = slot
 
 
 def _import_triton() -> None:
@@ -91,15 +105,25 @@ def _eager(model: Any = None, **_: Any) -> Any:
     return model if model is not None else lambda function: function
 
 
-def _fork(setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any]) -> int:
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it ended before it could be asked for
+
+
+def _fork(setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any], control: Channel) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 70
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _die_with(parent)
+        for other in (control.connection.fileno(), *[s["fd"] for s in setup["slots"] if s is not slot]):
+            os.close(other)
         _Child(setup, targets, slot).serve()
         code = 0
     except BaseException as error:
@@ -130,11 +154,43 @@ class _Child:
         if limit and self.device == "cpu":
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")  # should memory run out, this is what may go
+        null = os.open(os.devnull, os.O_RDWR)
+        log = os.open(slot["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for old, new in ((null, 0), (null, 1), (log, 2)):
+            os.dup2(old, new)
+        os.close(null)
+        os.close(log)
         sys.setrecursionlimit(5000)
         self.states = GlobalStates(self.device)
         self.arms: dict[str, Any] = {}
         self.pid = os.getpid()
         self.exit = os._exit
+        self.guard = setup["guard"]
+        self.home = Path(setup["home"])
+        self._proven: set[str] = set()
+        self.sandbox = str(
+            confine([*setup["python"], *map(Path, setup["readable"])], map(Path, setup["writable"]), self.device)
+        )
+
+    def prove(self, triton: bool, caller: Any) -> None:
+        """Have the canaries differ, each once in this process. Raises DifftestError when one does not."""
+        from difftest.run import canary
+
+        for name, needed, check in (
+            ("plain", True, canary.check_plain),
+            ("triton", triton and "triton" in sys.modules, canary.check_triton),
+        ):
+            if needed and name not in self._proven:
+                check(caller, self.home / f"canary-{self.pid}")
+                self._proven.add(name)
+
+    def trim_log(self) -> None:
+        """Keep what code under test printed from filling the disk, and one call's output from limiting another's."""
+        if os.fstat(2).st_size > _LOG_BYTES:
+            os.ftruncate(2, 0)
 
     # -- arms -----------------------------------------------------------------------------------------------------
 
@@ -184,7 +240,7 @@ class _Child:
 
     def serve(self) -> None:
         self.channel.drain()  # answers meant for a child that died
-        self.channel.send({"hello": self.pid})
+        self.channel.send({"hello": self.pid, "sandbox": self.sandbox})
         while (message := self.channel.receive()) is not None:
             if "unit" in message:
                 from difftest.run.unit import UnitRun
@@ -193,6 +249,8 @@ class _Child:
                     UnitRun(self, message["unit"]).run()
                 except MemoryError:
                     raise
+                except DifftestError as error:
+                    self.channel.send({"stop": str(error)})
                 except Exception as error:
                     import traceback
 
