@@ -37,9 +37,9 @@ def estimate_of(measured: Sequence[Measured], confidence: float = 0.95) -> Estim
     """The change over all layouts.
 
     Raises:
-        ValueError: nothing measured, or a layout without whole quads.
+        ValueError: nothing measured, or a layout without pairs.
     """
-    return statistics.estimate([_balanced(layout) for layout in measured], confidence=confidence)
+    return statistics.estimate([_ratios(layout) for layout in measured], confidence=confidence)
 
 
 def settled(measured: Sequence[Measured], rule: Rule) -> Decision | None:
@@ -63,7 +63,7 @@ def judge_shape(
     """The result of one shape. `floor` is base against base, measured alike; where it shows a change, so may a head.
 
     Raises:
-        ValueError: nothing measured, or a layout without whole quads.
+        ValueError: nothing measured, or a layout without pairs.
     """
     rule = rule or Rule()
     if floor:
@@ -100,7 +100,7 @@ def judge_shape(
         probability=found.probability,
         corrected=found.probability,
         spread_percent=max(base.spread_percent, times.spread_percent),
-        layouts=tuple(Layout(m.process, m.loaded_first, 100 * (float(np.median(_balanced(m))) - 1)) for m in measured),
+        layouts=tuple(Layout(m.process, m.loaded_first, 100 * (float(np.median(_ratios(m))) - 1)) for m in measured),
         pairs=tuple(
             TimedPair(n, p.base_ns / 1e3, p.head_ns / 1e3, p.head_first)
             for n, layout in enumerate(measured)
@@ -142,8 +142,8 @@ def regressions(shapes: Sequence[ShapeResult], max_regression_percent: float) ->
     ]
 
 
-def _balanced(layout: Measured) -> statistics.Floats:
-    return statistics.balanced_ratios([p.base_ns for p in layout.pairs], [p.head_ns for p in layout.pairs])
+def _ratios(layout: Measured) -> statistics.Floats:
+    return statistics.ratios([p.base_ns for p in layout.pairs], [p.head_ns for p in layout.pairs])
 
 
 def _arm_times(layouts: list[list[float]], measured: Sequence[Measured], arm: str) -> ArmTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from bench_results import bench, shape
 from rich.console import Console
 
-from difftest.reports import bench_markdown, bench_terminal
+from difftest.reports import bench_markdown, bench_svg, bench_terminal
 from difftest.reports.bench_words import bench_sentence, microseconds
 from difftest.reports.markdown import LIMIT
 from difftest.timing.pairs import judge_pairs, read_runs
@@ -121,3 +122,42 @@ def test_pairs_in_the_terminal(tmp_path: Path) -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "3 pairs; interleaved, order alternated" in text and "\x1b[32mtps: 100 → 110, +10.0 %" in text
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_heat_map_has_a_cell_for_each_place_and_says_its_verdict() -> None:
+    picture = ET.fromstring(bench_svg.heat_map(GRID, "v1.parse_output", "WORKTREE"))
+    cells = picture.findall(f"{SVG}g")
+    assert len(cells) == 8
+    title, text = cells[0].find(f"{SVG}title"), cells[0].find(f"{SVG}text")
+    assert title is not None and title.text == f"batch 1, 1 drafts: {GRID.shapes[0].words}"
+    assert text is not None and text.text == f"{GRID.shapes[0].delta_percent:+.1f}"
+    undecided = bench([replace(shape(b, 9.0, 0.0), verdict=v) for b, v in ((1, "inconclusive"), (2, "no-change"))])
+    texts = [e.text or "" for e in ET.fromstring(bench_svg.heat_map(undecided, "v1.parse_output", "WORKTREE")).iter()]
+    assert sum(text.endswith("?") for text in texts) == 1 and sum(text.endswith("=") for text in texts) == 1
+
+
+def test_the_ratio_against_batch_has_a_point_and_an_interval_for_each_shape() -> None:
+    picture = ET.fromstring(bench_svg.against_batch(GRID, "v1.parse_output"))
+    points = picture.findall(f"{SVG}circle")
+    assert len(points) == len(GRID.shapes) == 12
+    height = {float(point.attrib["cy"]) for point in points}
+    upright = [e for e in picture.findall(f"{SVG}line") if e.attrib["x1"] == e.attrib["x2"]]
+    assert len(upright) == 12 and len(picture.findall(f"{SVG}polyline")) == 2
+    # batch 1 of the first head is slower, so above the line of no change; all its others are below it
+    even = next(e for e in picture.findall(f"{SVG}line") if e.attrib["stroke"] == "#24292f")
+    assert min(height) < float(even.attrib["y1"]) < max(height)
+
+
+def test_pictures_carry_names_from_outside_safely_and_are_empty_without_axes() -> None:
+    hostile = [replace(shape(batch, 9.0, 0.1), target="<script>&\"'", head="]]>\x00") for batch in (1, 2)]
+    for picture in (
+        bench_svg.heat_map(bench(hostile), hostile[0].target, hostile[0].head),
+        bench_svg.against_batch(bench(hostile), hostile[0].target),
+    ):
+        ET.fromstring(picture)
+        assert "<script>" not in picture
+    assert bench_svg.heat_map(bench([shape(1, 9.0, 0.1)]), "v1.parse_output", "WORKTREE") == ""
+    assert bench_svg.against_batch(bench([shape(1, 9.0, 0.1)]), "v1.parse_output") == ""

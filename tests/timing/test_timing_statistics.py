@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 
 from difftest.timing import statistics
-from difftest.timing.statistics import Rule, SpeedVerdict, balanced_ratios, decide, estimate
+from difftest.timing.statistics import Rule, SpeedVerdict, decide, estimate, ratios
 
 
-def layouts(change: float, count: int, seed: int, offset: float = 0.004, quads: int = 16) -> list[np.ndarray]:
-    """Balanced ratios as a busy machine gives them: offsets by layout, heavy tails, preempted blocks."""
+def layouts(change: float, count: int, seed: int, offset: float = 0.004, pairs: int = 32) -> list[np.ndarray]:
+    """Per-pair ratios as a busy machine gives them: offsets by layout, heavy tails, preempted blocks."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
-        noise = 0.005 * rng.standard_t(3, quads)
-        preempted = rng.random(quads) < 0.05
+        noise = 0.005 * rng.standard_t(3, pairs)
+        preempted = rng.random(pairs) < 0.05
         noise[preempted] += rng.exponential(0.5, preempted.sum()) * rng.choice([-1, 1], preempted.sum())
         found.append(np.exp(np.log1p(change) + rng.normal(0, offset) + noise))
     return found
 
 
-def test_a_quad_is_free_of_linear_drift_and_of_the_place_in_a_pair() -> None:
+def test_pairs_of_whole_quads_are_free_of_drift_and_of_the_place_in_a_pair() -> None:
     # base head head base, base head head base, on a machine that slows down by 1 % a block; every second costs 5 %
     times = np.array([100.0 + n for n in range(8)]) * np.array([1, 1.05] * 4)
     base, head = times[[0, 3, 4, 7]], times[[1, 2, 5, 6]]
-    assert abs(np.median(statistics.ratios(base, head)) - 1) < 0.02
-    assert balanced_ratios(base, head) == pytest.approx([1, 1], abs=3e-4)
+    assert max(abs(ratios(base, head) - 1)) > 0.04
+    assert np.median(ratios(base, head)) == pytest.approx(1, abs=0.003)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,11 @@ def test_a_quad_is_free_of_linear_drift_and_of_the_place_in_a_pair() -> None:
         ([1.0], [1.0, 2.0], "base has 1 times and head 2"),
         ([1.0, 0.0], [1.0, 1.0], "above 0"),
         ([1.0, math.nan], [1.0, 1.0], "finite"),
-        ([1.0], [1.0], "not whole quads"),
     ],
 )
 def test_times_that_are_no_pairs_are_refused(base: list[float], head: list[float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        balanced_ratios(base, head)
+        ratios(base, head)
 
 
 def test_the_nearest_rank_is_one_of_the_values() -> None:
@@ -109,8 +108,8 @@ def test_no_false_alarm_however_often_it_is_asked() -> None:
 
 
 def test_one_layout_never_settles_anything_however_many_pairs_it_has() -> None:
-    decision = decide(estimate(layouts(0.5, 1, 0, quads=5000)))
-    assert decision.verdict is SpeedVerdict.INCONCLUSIVE and decision.more_pairs >= 3 * 10_000
+    decision = decide(estimate(layouts(0.5, 1, 0, pairs=5000)))
+    assert decision.verdict is SpeedVerdict.INCONCLUSIVE and decision.more_pairs >= 3 * 5_000
 
 
 def test_a_layout_that_went_wrong_does_not_decide() -> None:
@@ -168,7 +167,7 @@ def test_the_gate_closes_only_when_the_interval_is_beyond_it() -> None:
 
 
 def test_fifty_thousand_resamples_take_no_time() -> None:
-    data = layouts(0.01, 5, 0, quads=50)
+    data = layouts(0.01, 5, 0, pairs=50)
     estimate(data)
     shortest = math.inf
     for _ in range(5):
