@@ -34,6 +34,7 @@ PROCESSORS = (f"{_STATE}LogitsProcessors", f"{_FLAT}LogitsProcessors", f"{_FLAT}
 BATCH_UPDATE = (f"{_INTERFACE}BatchUpdate", f"{_FLAT}BatchUpdate")
 ADDED_REQUEST = (f"{_INTERFACE}AddedRequest", f"{_FLAT}AddedRequest")
 MOVE_DIRECTIONALITY = (f"{_INTERFACE}MoveDirectionality", f"{_FLAT}MoveDirectionality")
+THINKING_BUDGET = "vllm.v1.sample.thinking_budget_state:ThinkingBudgetStateHolder"
 PLATFORM_USER = "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler"
 
 
@@ -48,6 +49,7 @@ USES = (
     METADATA,
     *PROCESSORS,
     *UPDATE,
+    *methods((THINKING_BUDGET,), "__init__", "sync_batch"),
     *[
         symbol
         for one in (MIN_P, LOGIT_BIAS, MIN_TOKENS)
@@ -187,8 +189,8 @@ FEATURES = ("logprob_token_ids", "spec_token_ids", "thinking_budget_state_holder
 def sampling_metadata(arm: Arm, pool: Pool) -> Any:
     """The arm's SamplingMetadata out of a pool.
 
-    The pool has the class's fields by name, but for `logitsprocs`: these are built from `requests`, the parameters
-    of each request.
+    The pool has the class's fields by name, but for `logitsprocs`, built from `requests`, the parameters of each
+    request, and for the holder of thinking budgets, built from `thinking`, the budget of each request or None.
 
     Raises:
         ApiChange: the case uses a feature that this version's metadata cannot express.
@@ -202,10 +204,46 @@ def sampling_metadata(arm: Arm, pool: Pool) -> Any:
         fields["logitsprocs"] = logits_processors(arm, batch, requests, pool["output_token_ids"])
     else:
         fields |= _before_processors(batch, requests)
+    if any(budget is not None for budget in pool.get("thinking", ())):
+        fields["thinking_budget_state_holder"] = _thinking_holder(arm, names, pool)
     for name in FEATURES:
         if pool.get(name) is not None and name not in names:
             raise ApiChange(f"SamplingMetadata has no {name}")
     return cls(**arm.bind(cls, fields))
+
+
+THINK_START, THINK_END = 1, 2
+"""Tokens that begin and end thinking, where a case says nothing else."""
+
+
+def _thinking_holder(arm: Arm, names: Sequence[str], pool: Pool) -> Any:
+    """The arm's holder of thinking budgets; every prompt is one in which thinking has just begun."""
+    if "thinking_budget_state_holder" not in names:
+        raise ApiChange("SamplingMetadata has no thinking_budget_state_holder")
+    outputs, budgets = pool["output_token_ids"], pool["thinking"]
+    config = SimpleNamespace(
+        enabled=True, reasoning_start_token_ids=[THINK_START], reasoning_end_token_ids=[THINK_END]
+    )
+    cls = arm.get(THINKING_BUDGET)
+    fields = {
+        "reasoning_config": config,
+        "max_num_seqs": max(len(budgets), 1),
+        "num_spec_tokens": max((len(ids) for ids in pool.get("spec_token_ids") or ()), default=0),
+        "device": torch.device(arm.device),
+        "is_pin_memory": False,
+    }
+    holder = cls(**arm.bind(cls, fields))
+    step = {
+        "size": len(budgets),
+        "removed": (),
+        "added": [
+            (i, {"thinking_token_budget": budget}, [0, THINK_START], str(i))
+            for i, budget in enumerate(budgets)
+        ],
+        "moved": (),
+    }
+    holder.sync_batch(batch_update(arm, step, {str(i): outputs[i] for i in range(len(budgets))}))
+    return holder
 
 
 def _before_processors(batch: int, requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -74,6 +74,7 @@ BAD_WORDS = ("none", "single", "matching pair", "on the last request")
 PROCESSORS = ("none", "min_p", "logit_bias", "min_tokens", "all", "one request")
 LOGPROBS = (5, None, 0, 1, "V", -1)
 TOKEN_IDS = ("none", "equal lists", "ragged", "one request", "first and last id", "repeated ids")
+THINKING = ("none", "all", "one request")
 DRAFTS = ("none", "ragged", "full", "empty lists", "-1 last")
 
 _STEP_AXES: axes.Axes = {
@@ -87,6 +88,7 @@ _STEP_AXES: axes.Axes = {
     "bad words": BAD_WORDS,
     "processors": PROCESSORS,
     "drafts": DRAFTS,
+    "thinking": THINKING,
     "logprob ids": TOKEN_IDS,
     "seeds": axes.SEEDS,
     "pattern": (
@@ -193,6 +195,15 @@ def _drafts(row: axes.Row, s: axes.Stream) -> list[list[int]] | None:
     return [[*ids[:-1], -1] if ids and kind == "-1 last" else ids for ids in drafts]
 
 
+def _budgets(row: axes.Row) -> list[int | None]:
+    """Thinking budgets by request: spent, about to be, and not yet."""
+    kind, batch = row["thinking"], row["batch"]
+    return [
+        (0, 2, 9)[i % 3] if kind == "all" or (kind == "one request" and i == batch // 2) else None
+        for i in range(batch)
+    ]
+
+
 def _token_ids(row: axes.Row, s: axes.Stream) -> dict[int, list[int]] | None:
     kind, batch, vocab = row["logprob ids"], row["batch"], row["vocab"]
     if kind == "none":
@@ -231,6 +242,7 @@ def step_pool(row: axes.Row, s: axes.Stream) -> Pool:
         "allowed_token_ids_mask": _allowed(row, s),
         "bad_words_token_ids": _bad_words(row, outputs, s),
         "requests": _requests(row, s),
+        "thinking": _budgets(row),
         "logprob_token_ids": _token_ids(row, s),
         "spec_token_ids": _drafts(row, s),
         "predict_bonus_token": row["drafts"] != "none",
@@ -243,8 +255,8 @@ def step_pool(row: axes.Row, s: axes.Stream) -> Pool:
 
 def _sensible(row: axes.Row) -> bool:
     """Whether the engine could have built the metadata."""
-    histories_needed = row["penalties"] != "none" or row["bad words"] != "none" or row["processors"] != "none"
-    return not (row["history"] == "no list at all" and (histories_needed or row["drafts"] != "none"))
+    readers = ("penalties", "bad words", "processors", "drafts", "thinking")
+    return row["history"] != "no list at all" or all(row[name] == "none" for name in readers)
 
 
 def _contract(row: axes.Row) -> bool:
@@ -304,7 +316,7 @@ _SAMPLE_AXES: axes.Axes = {
     **{
         name: values
         for name, values in _STEP_AXES.items()
-        if name not in ("penalties", "allowed", "bad words", "drafts", "history")
+        if name not in ("penalties", "allowed", "bad words", "drafts", "thinking", "history")
     },
     "dtype": (torch.float32,),
 }
@@ -313,6 +325,7 @@ _SAMPLE_FIXED: axes.Row = {
     "allowed": "none",
     "bad words": "none",
     "drafts": "none",
+    "thinking": "none",
     "history": "ragged",
 }
 
@@ -342,6 +355,7 @@ _BEFORE_SAMPLING = (
     "allowed",
     "bad words",
     "drafts",
+    "thinking",
     "history",
     "processors",
     "pattern",
@@ -349,23 +363,7 @@ _BEFORE_SAMPLING = (
     "vocab",
     "layout",
 )
-_PROCESSOR_AXES: axes.Axes = {
-    name: values
-    for name, values in _STEP_AXES.items()
-    if name
-    in (
-        "penalties",
-        "allowed",
-        "bad words",
-        "drafts",
-        "history",
-        "processors",
-        "pattern",
-        "batch",
-        "vocab",
-        "layout",
-    )
-}
+_PROCESSOR_AXES: axes.Axes = {name: values for name, values in _STEP_AXES.items() if name in _BEFORE_SAMPLING}
 
 
 def _processor_cases() -> Iterator[Case]:

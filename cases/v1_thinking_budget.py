@@ -18,13 +18,13 @@ from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
-HOLDER = "vllm.v1.sample.thinking_budget_state:ThinkingBudgetStateHolder"
+HOLDER = metadata.THINKING_BUDGET
 PROCESSOR = "vllm.v1.sample.logits_processor.builtin:ThinkingTokenBudgetLogitsProcessor"
 
 _MOST = 6
 _START, _END = (2, 3, 4), (5, 6, 7)
 _OTHER = (8, 9, 10, 11)
-_OBSERVED = ("in_think", "in_end", "think_count", "end_count", "force_index")
+_OBSERVED = ("in_think", "in_end", "think_count", "end_count")
 _FORCED = 1e9
 
 SCRIPTS = (
@@ -244,8 +244,16 @@ def _forced(logits: torch.Tensor) -> list[list[int]]:
 
 
 def _state(holder: Any) -> dict[int, dict[str, Any]]:
+    """What is held of each request. Nowhere to force is None, as in versions that have no such list."""
     states = holder._state
-    return {index: {name: states[index].get(name) for name in _OBSERVED} for index in sorted(states)}
+    return {
+        index: {name: states[index].get(name) for name in _OBSERVED} | _places(states[index])
+        for index in sorted(states)
+    }
+
+
+def _places(state: dict[str, Any]) -> dict[str, Any]:
+    return {"force_index": state.get("force_index") or None}
 
 
 def _step_of_holder(engine: _Engine, holder: Any) -> Callable[[int], Any]:
@@ -301,7 +309,7 @@ def _prepare(arm: Arm, pool: Pool) -> Call:
         ("reasoning_end_token_ids", "think_end_token_ids"),
     )
     config = SimpleNamespace(
-        **dict.fromkeys(names[0], pool["start_ids"]), **dict.fromkeys(names[1], pool["end_ids"])
+        enabled=True, **dict.fromkeys(names[0], pool["start_ids"]), **dict.fromkeys(names[1], pool["end_ids"])
     )
     device = torch.device(arm.device)
     if arm.has(HOLDER):
