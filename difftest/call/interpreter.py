@@ -7,6 +7,7 @@ has there. Nothing that works without the bridges gives another result with them
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -257,5 +258,8 @@ def _patched_once(interpreter: Any) -> None:
             return launch(self, *args, **kwargs)
 
     interpreter._get_np_dtype = numpy_dtype
+    builder = interpreter.interpreter_builder
+    if not builder.options.debug:  # overflow is computed at every operator, to be asserted only when debugging
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
     interpreter._patch_lang = patch_lang
     interpreter.GridExecutor.__call__ = call
