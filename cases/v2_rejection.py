@@ -99,11 +99,11 @@ def draft_tokens(pattern: str, rows: Rows, logits: torch.Tensor, s: Stream) -> t
 def kept_draft_logits(
     pattern: str, rows: Rows, logits: torch.Tensor, drafts: torch.Tensor, s: Stream, dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """Draft logits [slots, steps, vocab] between guard slots, or None."""
+    """Draft logits [slots, steps, vocab] between guard slots, or None; slots and steps without a draft are stale."""
     if pattern == "none":
         return None
     vocab = logits.shape[1]
-    whole = axes.poison((max(SLOTS, len(rows.slots) + 1), STEPS, vocab), dtype)
+    whole = s.normal_like(max(SLOTS, len(rows.slots) + 1), STEPS, vocab, dtype=dtype)
     for request, slot in enumerate(rows.slots):
         for step in range(rows.drafts[request]):
             row = rows.first[request] + step
@@ -126,7 +126,7 @@ def kept_draft_logits(
                 whole[slot, step] = axes.to_dtype(values, dtype)
     if pattern == "narrower" and vocab > 4:
         whole = whole[..., : vocab - 3].contiguous()
-    return guarded(whole)
+    return guarded(whole, fill=-1.0)
 
 
 def step_pool(row: Row, s: Stream) -> Pool:
@@ -134,6 +134,8 @@ def step_pool(row: Row, s: Stream) -> Pool:
     slots = map_rows(row["mapping"], len(row["drafts"]), max(SLOTS, len(row["drafts"]) + 1))
     rows = Rows(tuple(row["drafts"]), tuple(slots))
     logits = target_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"])
+    if row["draft ids"].startswith("-1"):
+        logits[:, -1] = 12.0  # a placeholder used as an id reads the end of the row before
     drafts = draft_tokens(row["draft ids"], rows, logits, s)
     pool: Pool = {
         "target_logits": logits,
