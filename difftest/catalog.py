@@ -101,7 +101,7 @@ def outline(cache: Path, extra: Sequence[str] = ()) -> list[Outline]:
     digest = hashlib.sha256(difftest.__version__.encode())
     for path in [*sorted(case_folder().glob("*.py")), Path(__file__), *map(Path, extra)]:
         try:
-            digest.update(path.read_bytes())
+            digest.update(f"{path}\n".encode() + path.read_bytes())  # the outline names the file
         except OSError as error:
             raise UsageError(f"case file {path} cannot be read: {error.strerror}") from None
     kept = cache / "catalog" / f"{digest.hexdigest()[:32]}.json"
