@@ -173,6 +173,8 @@ class PairedBlocks:
         self._first = {arm: self._one(arm, call) for arm, call in sample.items()}
         self._number = 1
         call_ns = min(self._warm().values())
+        # A call that lasts for many blocks warms itself.
+        self._lead_in = 0 if call_ns > 10 * self._settings.block_ns else self._settings.lead_in
         self._calls = self._fit(call_ns)
         self._loop_ns = loop_cost(sample["base"], self._hooks)
         gc.collect()
@@ -199,13 +201,20 @@ class PairedBlocks:
             recycled=self._recycled,
         )
 
-    def take(self, quads: int) -> list[Pair]:
-        """Measure; two pairs a quad, so that a list of pairs always holds whole quads in order."""
+    def take(self, quads: int, seconds: float = math.inf) -> list[Pair]:
+        """Measure so many quads, each of two pairs, or fewer when the time is up, yet never fewer than two.
+
+        A list of pairs always holds whole quads in order, and as many that begin with base as with head if `quads` is
+        even.
+        """
         pairs: list[Pair] = []
         spare = self._settings.repeats * quads
-        for _ in range(quads):
+        end = time.monotonic() + seconds
+        for taken in range(quads):
+            if taken >= 2 and taken % 2 == 0 and time.monotonic() > end:
+                break
             quad = self._quad()
-            while quad.interrupted and spare:
+            while quad.interrupted and spare and time.monotonic() < end:
                 spare -= 1
                 self._interrupted += 1
                 self._quads -= 1  # the same order again, so that both orders stay equally frequent
@@ -219,24 +228,33 @@ class PairedBlocks:
         first, second = ("base", "head") if self._quads % 2 == 0 else ("head", "base")
         self._quads += 1
         order = (first, second, second, first)
-        per_block = self._calls + self._settings.lead_in
-        blocks: list[_Prepared] = [[] for _ in order]
-        # Inputs of both arms are made in turn, so that those of neither are always the fresher ones in the caches.
-        for pair in (0, 1):
-            start = self._number + pair * per_block
-            for number in range(start, start + per_block):
-                for block in (2 * pair, 2 * pair + 1):
-                    blocks[block].append(_prepared(self._fresh[order[block]](number)))
+        per_block = self._calls + self._lead_in
+        starts = (self._number, self._number, self._number + per_block, self._number + per_block)
+        numbers = [range(start, start + per_block) for start in starts]
         self._number += 2 * per_block
-        gc.collect()
-        timed = [self._block(arm, prepared) for arm, prepared in zip(order, blocks, strict=True)]
+        if 4 * per_block <= self._kept_limit:
+            blocks: list[_Prepared] = [[] for _ in order]
+            # Inputs of both arms are made in turn, so that those of neither are always the fresher ones in the caches.
+            for beside in ((0, 1), (2, 3)):
+                for number in numbers[beside[0]]:
+                    for block in beside:
+                        blocks[block].append(_prepared(self._fresh[order[block]](number)))
+            gc.collect()
+            timed = [self._block(arm, prepared) for arm, prepared in zip(order, blocks, strict=True)]
+            self._retain(blocks)
+        else:  # too large to be there for a whole quad
+            timed = []
+            for arm, wanted in zip(order, numbers, strict=True):
+                prepared = [_prepared(self._fresh[arm](number)) for number in wanted]
+                gc.collect()
+                timed.append(self._block(arm, prepared))
+                self._retain([prepared])
         disagreements = 0
         if self._hooks.agree is not None:
             for pair in (0, 1):
                 results = {order[n]: timed[n][1] for n in (2 * pair, 2 * pair + 1)}
                 disagreements += not self._hooks.agree(results["base"], results["head"])
         self._measured += 2 * self._calls
-        self._retain(blocks)
         gc.freeze()
         one, two = ({order[n]: timed[n][0] for n in (2 * pair, 2 * pair + 1)} for pair in (0, 1))
         pairs = [
@@ -246,7 +264,7 @@ class PairedBlocks:
         return _Quad(pairs, any(interrupted for _, _, interrupted in timed), disagreements)
 
     def _block(self, arm: str, prepared: _Prepared) -> tuple[float, Any, bool]:
-        lead_in = self._settings.lead_in
+        lead_in = self._lead_in
         loop = self._loops[arm]
         if self._hooks.restore is not None:
             self._hooks.restore()
@@ -297,7 +315,7 @@ class PairedBlocks:
     def _fit(self, call_ns: int) -> int:
         """Calls in a block: enough to last, few enough that the inputs of a quad stay within what is retained."""
         wanted = math.ceil(self._settings.block_ns / max(call_ns, 1))
-        fits = self._kept_limit // 4 - self._settings.lead_in
+        fits = self._kept_limit // 4 - self._lead_in
         return max(1, min(wanted, self._settings.max_calls, fits))
 
 

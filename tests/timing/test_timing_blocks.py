@@ -222,3 +222,33 @@ def test_inputs_are_given_back_when_they_take_too_much() -> None:
     _, conditions = measured(varied(work), varied(work), quads=20, settings=settings)
     assert conditions.recycled
     assert conditions.calls <= 15
+
+
+def test_inputs_that_are_too_large_for_a_quad_are_there_one_block_at_a_time() -> None:
+    alive: list[int] = []
+
+    class Large(list[int]):
+        count = 0
+
+        def __init__(self, number: int) -> None:
+            super().__init__(range(number, number + 100))
+            Large.count += 1
+            alive.append(Large.count)
+
+        def __del__(self) -> None:
+            Large.count -= 1
+
+    def fresh(number: int) -> Call:
+        return Call(work, (Large(number),))
+
+    settings = Settings(retained_bytes=1 << 20, input_bytes=1 << 20, lead_in=0)
+    pairs, conditions = measured(fresh, fresh, quads=4, settings=settings)
+    assert len(pairs) == 8 and conditions.calls == 1 and conditions.recycled
+    assert max(alive) <= 4
+
+
+def test_measuring_ends_when_the_time_is_up_after_quads_of_both_orders() -> None:
+    with quiet_collector():
+        blocks = PairedBlocks(varied(work), varied(work))
+        pairs = blocks.take(1000, seconds=0)
+    assert [pair.head_first for pair in pairs] == [False, True, True, False]
