@@ -32,6 +32,7 @@ KNOWN: Mapping[str, str] = {
     "v1.apply_top_k_top_p": f"{_V1}.ops.topk_topp_sampler:apply_top_k_top_p",
     "v1.apply_all_penalties": f"{_V1}.ops.penalties:apply_all_penalties",
     "v1.apply_grammar_bitmask": "vllm.v1.structured_output.utils:apply_grammar_bitmask",
+    "v2.apply_grammar_bitmask": f"{_V2}.structured_outputs:StructuredOutputsWorker.apply_grammar_bitmask",
     "v2.rejection_sample": f"{_V2}.spec_decode.rejection_sampler_utils:rejection_sample",
     "v2.gumbel_sample": f"{_V2}.sample.gumbel:gumbel_sample",
 }
