@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -118,13 +118,49 @@ _STEP_AXES: axes.Axes = {
     "fp64": (False, True),
     "platform": metadata.PLATFORMS,
 }
-_FILTER_AXES: axes.Axes = {
-    **_STEP_AXES,
+_FILTERS: axes.Axes = {
     "k": (axes.TOP_K[1], _NONE, axes.TOP_K[2], axes.TOP_K[5]),
     "p": (_NONE, axes.TOP_P[1], axes.TOP_P[2], axes.TOP_P[5]),
     "batch": (3, 1, 2, 8),
     "vocab": (17, 8, 33),
 }
+_LATER = ("mode", "override", "drafts", "thinking", "logprob ids", "fp64")
+"""Axes that came with later versions. They have a block of cases of their own, so that older versions, which refuse
+those, still meet every pair of the others."""
+
+
+def blocks(
+    every: axes.Axes,
+    later: Collection[str],
+    build: Callable[[axes.Row, axes.Stream], Pool],
+    *,
+    filtered: int = 0,
+    **options: Any,
+) -> Iterator[Case]:
+    """Cases in up to three blocks: what every version takes, what later versions take, and rows with filters.
+
+    Args:
+        later: names of the axes that make up the second block; in the first they are plain.
+        filtered: how many rows with top-k or top-p; these run a kernel in some versions, which takes long under the
+            interpreter.
+        options: of :func:`difftest.cases.axes.cases_from`.
+    """
+    first = {name: values[:1] if name in later else values for name, values in every.items()}
+    yield from axes.cases_from(first, build, **options)
+    options.pop("alone", None)
+    second = {name: values if name in later else values[:3] for name, values in every.items()}
+    if any(len(second[name]) > 1 for name in later if name in second):
+        rows = [
+            row
+            for row in axes.pairwise(second)
+            if any(row[n] is not every[n][0] for n in later if n in every)
+        ]
+        yield from axes.cases_from(second, build, rows=rows, prefix="later: ", **options)
+    third = {**first, **_FILTERS}
+    rows = [row for row in axes.pairwise(third) if (row["k"], row["p"]) != (_NONE, _NONE)] if filtered else []
+    allowed = options.get("allowed") or (lambda row: True)
+    rows = [row for row in rows if allowed(row)][:filtered]
+    yield from axes.cases_from(third, build, rows=rows, prefix="filtered: ", **options)
 
 
 def _per_request(name: str, row: axes.Row) -> torch.Tensor:
@@ -271,18 +307,15 @@ def _contract(row: axes.Row) -> bool:
     )
 
 
-def _step_cases(name: str, filtered: int) -> Iterator[Case]:
-    yield from axes.cases_from(_STEP_AXES, step_pool, name=name, contract=_contract, allowed=_sensible)
-    # Top-k and top-p run a kernel in some versions, which the interpreter takes long for.
-    rows = [row for row in axes.pairwise(_FILTER_AXES) if (row["k"], row["p"]) != (_NONE, _NONE)]
-    yield from axes.cases_from(
-        _FILTER_AXES,
+def _step_cases() -> Iterator[Case]:
+    yield from blocks(
+        _STEP_AXES,
+        _LATER,
         step_pool,
-        name=name,
+        filtered=16,
+        name="v1.sampler.forward",
         contract=_contract,
         allowed=_sensible,
-        rows=[row for row in rows if _sensible(row)][:filtered],
-        prefix="filtered: ",
     )
 
 
@@ -334,19 +367,14 @@ def _sample_cases() -> Iterator[Case]:
     def pool(row: axes.Row, s: axes.Stream) -> Pool:
         return step_pool({**row, **_SAMPLE_FIXED}, s)
 
-    name = "v1.sampler.sample"
-    others = {"dtype": (torch.bfloat16, torch.float16, torch.float64)}
-    yield from axes.cases_from(
+    yield from blocks(
         _SAMPLE_AXES,
+        _LATER,
         pool,
-        name=name,
+        filtered=16,
+        name="v1.sampler.sample",
         contract=lambda row: _contract(row) and row["dtype"] is torch.float32,
-        alone=others,
-    )
-    filtered = {**_SAMPLE_AXES, **{axis: _FILTER_AXES[axis] for axis in ("k", "p", "batch", "vocab")}}
-    rows = [row for row in axes.pairwise(filtered) if (row["k"], row["p"]) != (_NONE, _NONE)]
-    yield from axes.cases_from(
-        filtered, pool, name=name, contract=_contract, rows=rows[:16], prefix="filtered: "
+        alone={"dtype": (torch.bfloat16, torch.float16, torch.float64)},
     )
 
 
@@ -372,8 +400,9 @@ def _processor_cases() -> Iterator[Case]:
     def pool(row: axes.Row, s: axes.Stream) -> Pool:
         return step_pool({**fixed, **row}, s)
 
-    yield from axes.cases_from(
+    yield from blocks(
         _PROCESSOR_AXES,
+        ("thinking",),
         pool,
         name="v1.sampler.apply_logits_processors",
         contract=lambda row: _contract({**fixed, **row}),
@@ -557,7 +586,7 @@ def _target(
 TARGETS = (
     _target(
         "forward",
-        lambda: _step_cases("v1.sampler.forward", 16),
+        _step_cases,
         _prepare_step("forward"),
         ("logits",),
         True,
