@@ -68,7 +68,7 @@ class Settings:
 
     block_ns: int = 60_000
     max_calls: int = 256
-    warm_calls: int = 60
+    warm_calls: int = 40
     warm_ns: int = 100_000_000
     min_warm_calls: int = 3
     warm_quads: int = 2

@@ -17,6 +17,23 @@ few layouts. A head is
 - *no change* when the whole 95 % interval is within `Rule.margin` (0.8 %);
 - *inconclusive* otherwise: more layouts are needed.
 
+What it does, simulated with layout offsets of 0.45 % (a seventh of them three times the rest), shifts of whole
+processes of 0.1 %, Student-t noise (3 degrees) of 1 % a pair, 15 % of the pairs disturbed by 30 % on average, a place
+effect of 0.4 % and drift; 32 pairs a layout, asked after every fifth layout, at most 25:
+
+====== =========================================== =========
+truth  verdicts                                    layouts
+====== =========================================== =========
+0      2000 no change of 2000                      9
+0.5 %  73 slower, 250 no change, 77 inconclusive   19
+1 %    396 slower, 4 inconclusive                  16
+2 %    400 slower of 400                           10
+3 %    400 slower of 400                           10
+5 %    400 slower of 400                           6
+====== =========================================== =========
+
+With all noise half as large again: 590 no change and 10 inconclusive of 600 without a change; of 200 changes of 1 %,
+151 are found within 25 layouts and all within 50. No wrong alarm and no wrong *no change* of 1 % in any of them.
 """
 
 from __future__ import annotations
