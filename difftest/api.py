@@ -56,6 +56,7 @@ class RunOptions:
         case: run only the case with this id (or a prefix of it).
         budget: seconds for the whole run, examples: cases per target; no limit when None.
         execute_same: run targets whose code is the same in both arms too (`--all`).
+        contract: which cases to run: `all`, those `inside` the target's contract (`--contract-only`), or `outside`.
         exceptions: `type`, `message` or `any`.
         jobs: children at work; as many as cores when None.
         expect: manifest of expected differences (:mod:`difftest.expect`).
@@ -76,7 +77,7 @@ class RunOptions:
     exceptions: str = "message"
     cases_from: tuple[Path, ...] = ()
     execute_same: bool = False
-    contract_only: bool = False
+    contract: str = "all"
     jobs: int | None = None
     timeout: float | None = None
     expect: Path | None = None
@@ -224,6 +225,8 @@ def _check(options: RunOptions) -> None:
     unknown = [kind for kind in options.cases if kind not in CASE_KINDS]
     if unknown:
         raise UsageError(f"--cases {unknown[0]} is not a kind of case; kinds: {', '.join(CASE_KINDS)}")
+    if options.contract not in ("all", "inside", "outside"):
+        raise UsageError(f"contract {options.contract} is none of all, inside, outside")
     if options.exceptions not in ("type", "message", "any"):
         raise UsageError(f"--exceptions {options.exceptions} is none of type, message, any")
     for name, value in (("--budget", options.budget), ("--examples", options.examples), ("--jobs", options.jobs)):
@@ -311,7 +314,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
             "case": options.case,
             "examples": options.examples,
             "seconds": options.budget / len(todo) * min(slots, len(todo)) if options.budget else None,
-            "contract_only": options.contract_only,
+            "contract": options.contract,
             "exceptions": options.exceptions,
             "expect": [asdict(entry) for entry in state.expected],
             "seed": options.seed,
@@ -380,10 +383,11 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     if verdict is Verdict.IDENTICAL and counts["expected"]:
         verdict = Verdict.EXPECTED
         reason = "; ".join(dict.fromkeys(state.expected[number].reason for number in used))
+    options = state.options
     notes = list(dict.fromkeys([*item.notes, *[n for u in units for n in u.notes]]))
     notes += [f"{count} cases not measured: {text}" for text, count in unmeasured.most_common(5)]
     if counts["left_out"]:
-        notes.append(f"{counts['left_out']} cases outside the contract were left out (--contract-only)")
+        notes.append(f"{counts['left_out']} cases were left out: only those {options.contract} the contract were run")
     if counts["cut"]:
         notes.append("the time budget ended before all cases were run")
     return TargetResult(
@@ -461,7 +465,7 @@ def _no_cases(options: RunOptions, counts: Counter[str]) -> str:
     if options.case:
         return f"no case has the id {options.case}"
     if counts["left_out"]:
-        return "every case is outside the contract and --contract-only leaves those out"
+        return f"no case is {options.contract} the contract"
     kinds = f" of kind {', '.join(options.cases)}" if options.cases else ""
     return f"zero cases{kinds}: nothing was compared"
 

@@ -48,7 +48,12 @@ def cli() -> None:
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 @click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
 def run(
-    heads: tuple[str, ...], formats: tuple[str, ...], cases: str | None, write_expect: Path | None, **options: Any
+    heads: tuple[str, ...],
+    formats: tuple[str, ...],
+    cases: str | None,
+    write_expect: Path | None,
+    contract_only: bool,
+    **options: Any,
 ) -> int:
     """Run both versions on the same cases and report every difference."""
     from rich.console import Console
@@ -66,6 +71,7 @@ def run(
         base=base,
         heads=heads,
         cases=tuple(k for k in (cases or "").split(",") if k),
+        contract="inside" if contract_only else "all",
         command=shlex.join(["difftest", *sys.argv[1:]]),
         **options,
     )

@@ -100,8 +100,10 @@ def test_a_raw_symbol_selects_the_target_that_observes_it(options: api.RunOption
 
 def test_inputs_outside_the_contract_can_be_left_out(options: api.RunOptions) -> None:
     everything = only(api.run(replace(options, heads=("subtle-bug",), examples=None)))
-    inside = only(api.run(replace(options, heads=("subtle-bug",), examples=None, contract_only=True)))
-    assert everything.outside_contract > 0
+    inside = only(api.run(replace(options, heads=("subtle-bug",), examples=None, contract="inside")))
+    outside = only(api.run(replace(options, heads=("subtle-bug",), examples=None, contract="outside")))
+    assert everything.outside_contract == outside.outside_contract > 0
+    assert inside.cases.executed + outside.cases.executed == everything.cases.executed
     assert 0 < inside.cases.executed < everything.cases.executed
     assert all(m.contract for m in inside.mismatches)
 

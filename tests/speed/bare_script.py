@@ -5,6 +5,7 @@ usage: bare_script.py BASE HEAD TARGET
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import tempfile
@@ -14,11 +15,7 @@ from typing import Any
 import torch
 
 from difftest.call.values import Copier
-from difftest.lift.arm import LiftedArm
-from difftest.lift.closure import Sources
-from difftest.lift.loader import Loader
-from difftest.profiles import standins_for
-from difftest.trees import open_tree
+from difftest.lift.load import load_arms
 
 
 def equal(x: Any, y: Any) -> bool:
@@ -28,27 +25,12 @@ def equal(x: Any, y: Any) -> bool:
     return same if isinstance(same, bool) else bool(same.all())
 
 
-def lift(label: str, spec: str, folder: Path) -> LiftedArm:
-    tree = open_tree(spec)
-
-    def find(name: str) -> tuple[str | None, bool] | None:
-        module = tree.module(name)
-        return None if module is None else (module.path, module.is_package)
-
-    def file_of(source: Any) -> str:
-        path = folder / label / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(source.data)
-        return str(path)
-
-    return LiftedArm(label, Loader(label, Sources(find, tree.read), standins_for("vllm"), file_of))
-
-
 def main(base: str, head: str, module: str) -> None:
     torch.set_num_threads(1)
     (target,) = importlib.import_module(f"difftest.cases.{module}").TARGETS
-    with tempfile.TemporaryDirectory() as scratch:
-        arms = [lift(label, spec, Path(scratch)) for label, spec in (("base", base), ("head", head))]
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        arms = stack.enter_context(load_arms([base, head], Path(scratch)))
         equals = total = 0
         for case in target.cases():
             pool = case.build()
