@@ -1,0 +1,317 @@
+"""V2 `Sampler` and `RejectionSampler` from end to end: requests come in, staged writes are flushed, a step is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases.axes import FLOATS, Row, Stream
+from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of, takes
+from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
+from difftest.cases.v2_state import add_request, flush, make_state, methods, token_state
+from difftest.errors import ApiChange
+from difftest.target import Arm, Call, Case, Pool, Target
+
+SAMPLER = f"{GPU}.sample.sampler:Sampler"
+REJECTION_SAMPLER = f"{GPU}.spec_decode.rejection_sampler:RejectionSampler"
+SAMPLER_PARTS = (*methods(SAMPLER, "__call__", "sample", "apply_sampling_params"), f"{SAMPLER}._sample_random")
+
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "seeded": {"temperature": 0.9, "seed": 11},
+    "greedy": {"temperature": 0.0, "seed": 1},
+    "greedy with penalties": {"temperature": 0.0, "seed": 1, "repetition_penalty": 1.4, "presence_penalty": 0.5},
+    "tiny temperature": {"temperature": 1e-6, "seed": 5},
+    "temperature 1": {"temperature": 1.0, "seed": 5},
+    "top k": {"temperature": 0.8, "top_k": 3, "seed": 7},
+    "top p": {"temperature": 0.8, "top_p": 0.6, "seed": 7},
+    "top k and top p": {"temperature": 1.2, "top_k": 10, "top_p": 0.9, "seed": 7},
+    "top k 1": {"temperature": 1.0, "top_k": 1, "seed": 7},
+    "min p": {"temperature": 1.0, "min_p": 0.3, "seed": 9},
+    "min p 1": {"temperature": 1.0, "min_p": 1.0, "seed": 9},
+    "penalties": {"frequency_penalty": 0.4, "repetition_penalty": 0.7, "seed": 3},
+    "bias": {"logit_bias": {3: 4.0, 7: -100.0}, "seed": 3},
+    "allowed": {"allowed_token_ids": [2, 5, 9], "seed": 3},
+    "allowed and bias and penalties": {
+        "allowed_token_ids": [2, 5, 9],
+        "logit_bias": {2: 1.0},
+        "presence_penalty": 1.0,
+        "repetition_penalty": 1.3,
+        "seed": 3,
+    },
+    "minimum length": {"min_tokens": 9, "all_stop_token_ids": [1, 4], "seed": 3},
+    "bad words": {"bad_words_token_ids": [[6], [1, 2]], "temperature": 0.0, "seed": 3},
+    "logprobs": {"logprobs": 4, "seed": 3},
+    "logprobs 0": {"logprobs": 0, "seed": 3},
+    "all logprobs": {"logprobs": -1, "seed": 3},
+    "logprobs, filtered": {"logprobs": 5, "top_k": 2, "temperature": 0.5, "seed": 3},
+    "everything": {
+        "temperature": 0.7,
+        "top_k": 12,
+        "top_p": 0.95,
+        "min_p": 0.01,
+        "frequency_penalty": 0.2,
+        "presence_penalty": -0.3,
+        "repetition_penalty": 1.1,
+        "logit_bias": {1: 2.0},
+        "bad_words_token_ids": [[8]],
+        "min_tokens": 9,
+        "all_stop_token_ids": [4],
+        "logprobs": 2,
+        "seed": 13,
+    },
+}
+"""Requests by name. All have a seed: without one the slot's is drawn from numpy's generator (see the states)."""
+
+MODES = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
+PATTERNS = (
+    *("random", "integer grid", "bf16 grid", "near ties", "two maxima", "all equal", "-inf some", "-inf all but one"),
+    *("-inf first row", "+inf once", "NaN at the end", "NaN everywhere"),
+)
+AXES = {
+    "request": tuple(_REQUESTS),
+    "neighbours": ("greedy", "seeded", "everything", "logprobs"),
+    "mode": MODES[:2],
+    "logits": PATTERNS,
+    "vocab": (50, 33, 1100),
+    "dtype": ("float32", "bfloat16", "float16"),
+    "layout": ("contiguous", "padded rows", "every other row"),
+    "prefilling": ("no", "first request"),
+}
+_SLOTS = (4, 1, 2)
+
+
+def _step(rows: Rows, slots: Sequence[int], state: Pool, input_ids: torch.Tensor, late: bool, s: Stream) -> Pool:
+    """What a step's batch object holds, as plain values."""
+    lengths = [int(state["total_len"][slot]) for slot in slots]
+    positions: list[int] = []
+    for length, drafts in zip(lengths, rows.drafts, strict=True):
+        positions += range(length - 1, length + drafts)
+    seq_lens = [length + drafts for length, drafts in zip(lengths, rows.drafts, strict=True)]
+    if late:
+        seq_lens[0] = 1
+    return {
+        **rows.pool(),
+        "idx_mapping": torch.tensor(slots, dtype=torch.int32),
+        "expanded_idx_mapping": torch.tensor(rows.expand(slots), dtype=torch.int32),
+        "positions": torch.tensor(positions, dtype=torch.int64),
+        "logits_indices": torch.arange(rows.count),
+        "input_ids": input_ids,
+        "seq_lens": torch.tensor(seq_lens, dtype=torch.int32),
+    }
+
+
+def _state(s: Stream, vocab: int) -> Pool:
+    return token_state(s, vocab, (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2))
+
+
+def _pool(row: Row, s: Stream) -> Pool:
+    state = _state(s, row["vocab"])
+    rows = rows_of((0, 0, 0))
+    ids = s.integers(0, row["vocab"], (rows.count,), torch.int32)
+    return {
+        **state,
+        **_step(rows, _SLOTS, state, ids, row["prefilling"] != "no", s),
+        "requests": [_REQUESTS[row["neighbours"]], _REQUESTS[row["request"]], _REQUESTS["greedy"]],
+        "logprobs_mode": row["mode"],
+        "logits": guarded_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
+    }
+
+
+def _contract(row: Row) -> bool:
+    return row["logits"] not in axes.UNUSUAL_LOGITS
+
+
+def cases() -> Iterator[Case]:
+    yield from axes.cases_from(AXES, _pool, name="v2.sampler", contract=_contract, limit=60)
+
+
+def batch_of(pool: Pool) -> SimpleNamespace:
+    """The batch object that a sampler is called with."""
+    requests = pool["idx_mapping"].shape[0]
+    drafts = pool["expanded_idx_mapping"].shape[0] - requests
+    each = (pool["cu_num_logits"][1:] - pool["cu_num_logits"][:-1] - 1).cpu().numpy()
+    return SimpleNamespace(
+        num_reqs=requests,
+        num_tokens=pool["input_ids"].shape[0],
+        num_draft_tokens=drafts,
+        num_draft_tokens_per_req=each,
+        req_ids=[f"request {slot}" for slot in pool["idx_mapping"].tolist()],
+        idx_mapping_np=pool["idx_mapping"].cpu().numpy(),
+        cu_num_logits_np=pool["cu_num_logits"].cpu().numpy(),
+        seq_lens_cpu_upper_bound=pool["seq_lens"].cpu().clone(),
+        **{
+            name: pool[name]
+            for name in (
+                *("idx_mapping", "expanded_idx_mapping", "expanded_local_pos", "cu_num_logits"),
+                *("positions", "logits_indices", "input_ids", "seq_lens"),
+            )
+        },
+    )
+
+
+def make_sampler(arm: Arm, pool: Pool, **more: Any) -> Any:
+    """The arm's sampler, as a model without reasoning uses it."""
+    return make_state(
+        arm,
+        SAMPLER,
+        pool,
+        pool["logits"].shape[1],
+        vllm_config=SimpleNamespace(reasoning_config=None),
+        reasoning_config=None,
+        logprobs_mode=pool["logprobs_mode"],
+        num_speculative_tokens=pool.get("num_speculative_steps", 1),
+        **{name: pool[name] for name in ("use_fp64_gumbel", "return_sampling_mask") if name in pool},
+        **more,
+    )
+
+
+def call_arguments(arm: Arm, sampler: Any, pool: Pool) -> dict[str, Any]:
+    """Arguments of a sampler's call, as an object or one by one."""
+    batch = batch_of(pool)
+    method = type(sampler).__call__
+    values = {
+        **vars(batch),
+        "logits": pool["logits"],
+        "input_batch": batch,
+        "pos": pool["positions"][pool["logits_indices"]],
+        "draft_logits": pool.get("draft_logits"),
+    }
+    if "input_batch" not in takes(method):
+        values = expanded_only(method, values)
+    return arm.bind(sampler.__call__, values)
+
+
+def outcome(output: Any) -> dict[str, Any]:
+    """What a sampler's output object holds, by the names that all versions use."""
+    names = ("sampled_token_ids", "logprobs_tensors", "num_nans", "num_sampled", "num_rejected")
+    return {name: getattr(output, name) for name in names if hasattr(output, name)}
+
+
+def prepare(arm: Arm, pool: Pool) -> Call:
+    """Requests come into slots 4, 1 and 2; then a step of one row a request is sampled."""
+    sampler = make_sampler(arm, pool)
+
+    def step() -> dict[str, Any]:
+        for slot, given in zip(_SLOTS, pool["requests"], strict=True):
+            add_request(arm, sampler, slot, given, pool)
+        flush(arm, sampler, pool)
+        return outcome(sampler(**call_arguments(arm, sampler, pool)))
+
+    return Call(step)
+
+
+def logits_mode_cases() -> Iterator[Case]:
+    chosen = {**AXES, "mode": MODES[2:], "request": ("logprobs", "all logprobs", "logprobs, filtered", "everything")}
+    yield from axes.cases_from(chosen, _pool, name="v2.sampler_logits_mode", contract=_contract, limit=30)
+
+
+def prepare_logits_mode(arm: Arm, pool: Pool) -> Call:
+    """As the sampler, in the modes that return logits in place of logprobs.
+
+    Raises:
+        ApiChange: the version has no such modes.
+    """
+    if not arm.has(f"{GPU}.sample.logprob:compute_topk_scores"):
+        raise ApiChange("this version returns logprobs only")
+    return prepare(arm, pool)
+
+
+# -- rejection sampler ---------------------------------------------------------------------------------------------
+
+REJECTION_AXES = {
+    "request": (
+        *("seeded", "greedy", "temperature 1", "top k", "min p", "penalties", "bad words", "logprobs", "all logprobs"),
+        *("logprobs, filtered", "everything"),
+    ),
+    "neighbours": ("seeded", "greedy", "everything"),
+    "mode": MODES[:2],
+    "method": ("standard", "block", "synthetic"),
+    "drafts": ((2, 0), (2, 1), (0, 0), (1, 1), (0, 2)),
+    "draft ids": ("likely", "random", "-1 first", "-1 everywhere"),
+    "draft logits": ("noisy", "none", "same as target"),
+    "prefilling": ("no", "first request"),
+    "logits": ("two maxima", "random", "-inf some", "NaN everywhere"),
+    "vocab": (50, 1100),
+    "dtype": ("float32", "bfloat16"),
+}
+
+
+def _rejection_pool(row: Row, s: Stream) -> Pool:
+    vocab = row["vocab"]
+    state = _state(s, vocab)
+    slots = _SLOTS[:2]
+    rows = rows_of(row["drafts"])
+    logits = guarded_logits(row["logits"], rows.count, vocab, s, FLOATS[row["dtype"]])
+    mapped = Rows(rows.drafts, slots)
+    drafts = draft_tokens(row["draft ids"], mapped, logits, s)
+    return {
+        **state,
+        **_step(mapped, slots, state, drafts.int(), row["prefilling"] != "no", s),
+        "requests": [_REQUESTS[row["neighbours"]], _REQUESTS[row["request"]]],
+        "logprobs_mode": row["mode"],
+        "logits": logits,
+        "draft_logits": kept_draft_logits(row["draft logits"], mapped, logits, drafts, s, torch.float32),
+        "num_speculative_steps": 2,
+        "method": row["method"],
+    }
+
+
+def rejection_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        REJECTION_AXES, _rejection_pool, name="v2.rejection_sampler", contract=_contract, limit=42
+    )
+
+
+def prepare_rejection(arm: Arm, pool: Pool) -> Call:
+    """Requests come into slots 4 and 1; then a step with draft tokens is verified."""
+    sampler = make_sampler(arm, pool)
+    cls = arm.get(REJECTION_SAMPLER)
+    old = not arm.has(f"{GPU}.spec_decode.rejection_sampler_utils:rejection_sample")
+    config = SimpleNamespace(
+        num_speculative_tokens=pool["num_speculative_steps"],
+        rejection_sample_method="probabilistic" if old and pool["method"] != "synthetic" else pool["method"],
+        synthetic_acceptance_rates=[0.8, 0.4],
+        synthetic_acceptance_rate=0.6,
+        enable_adaptive_verification=False,
+    )
+    values = {
+        "sampler": sampler,
+        "spec_config": config,
+        "device": pool["logits"].device,
+        "num_speculative_steps": pool["num_speculative_steps"],
+        "use_strict_rejection_sampling": False,
+    }
+    verifier = cls(**arm.bind(cls, values))
+
+    def step() -> dict[str, Any]:
+        for slot, given in zip(_SLOTS, pool["requests"], strict=False):
+            add_request(arm, sampler, slot, given, pool)
+        flush(arm, sampler, pool)
+        return outcome(verifier(**call_arguments(arm, verifier, pool)))
+
+    return Call(step)
+
+
+TARGETS = (
+    Target("v2.sampler", (SAMPLER,), cases, prepare, uses=SAMPLER_PARTS, triton=True),
+    Target(
+        "v2.sampler_logits_mode", (SAMPLER,), logits_mode_cases, prepare_logits_mode, uses=SAMPLER_PARTS, triton=True
+    ),
+    Target(
+        "v2.rejection_sampler",
+        (REJECTION_SAMPLER,),
+        rejection_cases,
+        prepare_rejection,
+        uses=(
+            *(f"{REJECTION_SAMPLER}.{name}" for name in ("__init__", "__call__", "_get_logprobs_tensors", "_verify")),
+            f"{REJECTION_SAMPLER}._verify_in_chunks",
+            SAMPLER,
+            *SAMPLER_PARTS,
+        ),
+        triton=True,
+    ),
+)

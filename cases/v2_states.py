@@ -1,0 +1,236 @@
+"""V2 sampling parameters a slot, and the tensors that hold staged writes until a step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases.axes import FLOATS, Row, Stream
+from difftest.cases.v2_batch import GPU, guarded_logits
+from difftest.cases.v2_state import add_request, flush, make_state, methods, snapshot, token_state
+from difftest.target import Arm, Call, Case, Pool, Target
+
+SAMPLING_STATES = f"{GPU}.sample.states:SamplingStates"
+STAGED = f"{GPU}.buffer_utils:StagedWriteTensor"
+SAMPLED_AND_REJECTED = f"{GPU}.input_batch:get_num_sampled_and_rejected"
+SNAPSHOT = ("temperature.np", "top_k.np", "top_p.np", "min_p.np", "seeds.np", "num_logprobs")
+
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 11, "logprobs": 3},
+    "defaults": {},
+    "greedy": {"temperature": 0.0},
+    "tiny temperature": {"temperature": 1e-6, "seed": 3},
+    "top_k 0": {"top_k": 0, "seed": 3},
+    "top_k -1": {"top_k": -1, "seed": 3},
+    "top_k 1": {"top_k": 1, "seed": 3},
+    "top_k V": {"top_k": 40, "seed": 3},
+    "top_k V+1": {"top_k": 41, "seed": 3},
+    "top_p 0": {"top_p": 0.0, "seed": 3},
+    "top_p 1e-7": {"top_p": 1e-7, "seed": 3},
+    "top_p just below 1": {"top_p": axes.JUST_BELOW_1, "seed": 3},
+    "min_p 1": {"min_p": 1.0, "seed": 3},
+    "min_p tiny": {"min_p": 1e-9, "seed": 3},
+    "seed 0": {"seed": 0},
+    "seed -1": {"seed": -1},
+    "largest seed": {"seed": 2**63 - 1},
+    "seed past int64": {"seed": 2**63},
+    "no seed": {"seed": None, "temperature": 0.7},
+    "logprobs 0": {"logprobs": 0},
+    "logprobs -1": {"logprobs": -1},
+    "logprobs V": {"logprobs": 40},
+}
+AXES = {
+    "request": tuple(_REQUESTS),
+    "neighbour": ("defaults", "greedy", "plain", "no seed"),
+    "again": ("no", "slot with defaults", "slot with a plain one"),
+    "batch": ("all", "one", "reversed"),
+    "dtype": ("float32", "bfloat16"),
+    "drafts": ("none", "one each"),
+}
+
+
+def _pool(row: Row, s: Stream) -> Pool:
+    vocab = 40
+    chosen = {"all": [0, 1, 2], "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    slots = [(4, 1, 2)[index] for index in chosen]
+    each = 1 if row["drafts"] == "none" else 2
+    return {
+        **token_state(s, vocab, (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2)),
+        "requests": [_REQUESTS["greedy"], _REQUESTS[row["request"]], _REQUESTS[row["neighbour"]]],
+        "again": row["again"],
+        "idx_mapping": torch.tensor(slots, dtype=torch.int32),
+        "expanded_idx_mapping": torch.tensor([slot for slot in slots for _ in range(each)], dtype=torch.int32),
+        "logits": guarded_logits("random", each * len(slots), vocab, s, FLOATS[row["dtype"]]),
+    }
+
+
+def cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        AXES,
+        _pool,
+        name="v2.sampling_states",
+        contract=lambda row: row["request"] != "seed past int64",
+        limit=60,
+    )
+
+
+def prepare(arm: Arm, pool: Pool) -> Call:
+    """Requests come into slots 4, 1 and 2, perhaps again; then temperature, min-p, top-k and top-p are applied."""
+    logits = pool["logits"]
+    vocab = logits.shape[1]
+    state = make_state(arm, SAMPLING_STATES, pool, vocab)
+    slots = pool["idx_mapping"].cpu().numpy()
+    expanded = pool["expanded_idx_mapping"]
+    context = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
+
+    def life() -> dict[str, Any]:
+        for slot, given in zip((4, 1, 2), pool["requests"], strict=True):
+            add_request(arm, state, slot, given, pool)
+        flush(arm, state, pool)
+        if pool["again"] != "no":
+            add_request(arm, state, 1, _REQUESTS["plain" if "plain" in pool["again"] else "defaults"], pool)
+            flush(arm, state, pool)
+        found: dict[str, Any] = {"max_num_logprobs": state.max_num_logprobs(slots)}
+        result = logits
+        for name in ("apply_temperature", "apply_min_p", "apply_top_k_top_p"):
+            if hasattr(state, name):
+                method = getattr(state, name)
+                after = method(**arm.bind(method, {"logits": result, **context}))
+                result = result if after is None else after
+            else:
+                arm.note(f"SamplingStates has no {name}")
+        device = {name: getattr(state, name).gpu.clone() for name in ("temperature", "top_k", "top_p", "min_p", "seeds")}
+        return {**found, "logits": result, "device": device, **snapshot(state, SNAPSHOT)}
+
+    return Call(life)
+
+
+# -- staged writes -------------------------------------------------------------------------------------------------
+
+_WRITES: dict[str, list[tuple[int, int, int]]] = {
+    "three rows": [(0, 0, 5), (3, 2, 4), (1, 0, 7)],
+    "none": [],
+    "one": [(2, 1, 3)],
+    "same row twice": [(1, 0, 6), (1, 2, 3)],
+    "empty ones": [(0, 0, 0), (1, 0, 2), (2, 0, 0)],
+    "across blocks": [(0, 0, 1023), (1, 0, 1024), (2, 3, 1025), (3, 0, 1)],
+    "more writes than rows": [(row % 4, 0, 2) for row in range(9)],
+    "whole row": [(3, 0, 1100)],
+    "past the row": [(0, 1098, 6)],
+    "negative row": [(-1, 0, 2)],
+}
+STAGED_AXES = {
+    "writes": tuple(_WRITES),
+    "dtype": ("int32", "int64", "float32", "int16"),
+    "elements": (False, True),
+    "again": (False, True),
+    "width": (1100, 0),
+}
+
+
+def _staged_pool(row: Row, s: Stream) -> Pool:
+    writes: list[Any] = []
+    for place, start, length in _WRITES[row["writes"]]:
+        values = s.integers(-50, 1000, (length,)).tolist()
+        writes.append([place, start, [value / 4 for value in values] if row["dtype"] == "float32" else values])
+    return {
+        "size": [4, row["width"]] if row["width"] else 4,
+        "dtype": getattr(torch, row["dtype"]),
+        "device": torch.device("cpu"),
+        "writes": writes,
+        "elements": row["elements"] or not row["width"],
+        "again": row["again"],
+    }
+
+
+def staged_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        STAGED_AXES,
+        _staged_pool,
+        name="v2.staged_writes",
+        contract=lambda row: row["writes"] not in ("past the row", "negative row", "more writes than rows") and row["dtype"] != "int16",
+        allowed=lambda row: row["writes"] != "past the row" or (row["width"] and not row["elements"]),
+        limit=60,
+    )
+
+
+def prepare_staged(arm: Arm, pool: Pool) -> Call:
+    """Writes are staged, flushed, and perhaps staged and flushed once more."""
+    cls = arm.get(STAGED)
+
+    def life() -> dict[str, Any]:
+        staged = cls(**arm.bind(cls, pool))
+        steps = []
+        for turn in range(2 if pool["again"] else 1):
+            for row, start, values in pool["writes"]:
+                if pool["elements"]:
+                    staged.stage_write_elem(row, values[0] + turn if values else turn)
+                else:
+                    staged.stage_write(row, start, [value + turn for value in values])
+            staged.apply_write()
+            steps.append(staged.gpu.clone())
+        return {"steps": steps}
+
+    return Call(life)
+
+
+# -- what was sampled ----------------------------------------------------------------------------------------------
+
+COUNT_AXES = {
+    "prefill": ("done", "one request still prefilling", "all prefilling", "exactly done"),
+    "drafts": ((2, 0, 1), (0, 0, 0), (3,), (1, 1, 1, 1)),
+    "sampled": ("one each", "all", "none"),
+    "dtype": ("int32", "int64"),
+}
+
+
+def _count_pool(row: Row, s: Stream) -> Pool:
+    drafts = row["drafts"]
+    slots = [(2 - i) % 5 for i in range(len(drafts))]
+    ends = [0]
+    for count in drafts:
+        ends.append(ends[-1] + count + 1)
+    lengths = s.integers(5, 50, (len(drafts),)).int()
+    prefill = torch.full((6,), 3, dtype=torch.int32)
+    for request, slot in enumerate(slots):
+        late = row["prefill"] == "all prefilling" or (row["prefill"].startswith("one") and request == 0)
+        prefill[slot] = int(lengths[request]) + (1 if late else 0 if row["prefill"] == "exactly done" else -4)
+    sampled = {"one each": [1] * len(drafts), "all": [d + 1 for d in drafts], "none": [0] * len(drafts)}[row["sampled"]]
+    return {
+        "num_sampled": axes.guarded(torch.tensor(sampled, dtype=axes.IDS[row["dtype"]]), fill=8),
+        "seq_lens": lengths,
+        "cu_num_logits": torch.tensor(ends, dtype=torch.int32),
+        "idx_mapping": torch.tensor(slots, dtype=torch.int32),
+        "prefill_len": axes.guarded(prefill, fill=100),
+    }
+
+
+def count_cases() -> Iterator[Case]:
+    yield from axes.cases_from(COUNT_AXES, _count_pool, name="v2.num_sampled_and_rejected")
+
+
+TARGETS = (
+    Target(
+        "v2.sampling_states",
+        (SAMPLING_STATES,),
+        cases,
+        prepare,
+        uses=(
+            *methods(SAMPLING_STATES, "apply_temperature", "apply_min_p", "apply_top_k_top_p"),
+            f"{SAMPLING_STATES}.max_num_logprobs",
+        ),
+        triton=True,
+    ),
+    Target(
+        "v2.staged_writes",
+        (STAGED,),
+        staged_cases,
+        prepare_staged,
+        uses=tuple(f"{STAGED}.{name}" for name in ("__init__", "stage_write", "stage_write_elem", "apply_write")),
+        triton=True,
+    ),
+    Target("v2.num_sampled_and_rejected", (SAMPLED_AND_REJECTED,), count_cases, triton=True),
+)
