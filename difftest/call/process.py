@@ -51,14 +51,15 @@ _SILENT = "warning filters"
 
 def _read() -> tuple[Any, ...]:
     core = torch._C
+    device = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)  # is a function mode too
     try:
         folder = os.getcwd()  # noqa: PTH109 - seven times as fast as Path.cwd
     except OSError:
         folder = "a folder that no longer exists"
     return (
         torch.get_default_dtype(),
-        getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None),
-        (core._len_torch_function_stack(), core._len_torch_dispatch_stack()),
+        device,
+        (core._len_torch_function_stack() - (device is not None), core._len_torch_dispatch_stack()),
         torch.get_num_threads(),
         (core._get_deterministic_algorithms(), core._get_deterministic_algorithms_warn_only()),
         core._get_float32_matmul_precision(),
@@ -94,43 +95,61 @@ class ProcessState:
             for name, value, start in zip(NAMES, now, self.start, strict=True)
             if value != start and name != _SILENT
         )
-        self._restore()
+        for name, value, start in zip(NAMES, now, self.start, strict=True):
+            if value != start:
+                _restore(name, start)
         self.start = _read()
         return changed
 
-    def _restore(self) -> None:
-        core = torch._C
-        start = dict(zip(NAMES, self.start, strict=True))
-        torch.set_default_device(start["torch default device"] and start["torch default device"].device)
-        functions, dispatches = start["torch modes"]
+
+def _restore(name: str, value: Any) -> None:
+    """Put one setting back. By the lowest-level setter, since some of torch's public ones import its compiler."""
+    core: Any = torch._C
+    if name == "torch default dtype":
+        torch.set_default_dtype(value)
+    elif name == "torch default device":
+        torch.set_default_device(value and value.device)
+    elif name == "torch modes":
+        functions, dispatches = value
         while core._len_torch_function_stack() > functions:
             core._pop_torch_function_stack()
         while core._len_torch_dispatch_stack() > dispatches:
             core._pop_torch_dispatch_stack(None)
-        torch.set_default_dtype(start["torch default dtype"])
-        torch.set_num_threads(start["torch threads"])
-        deterministic, warn_only = start["torch deterministic algorithms"]
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_float32_matmul_precision(start["torch float32 matmul precision"])
-        torch.set_grad_enabled(start["torch gradients"][0])
-        cudnn: Any = torch.backends.cudnn
-        cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = start["torch cuDNN settings"]
-        torch.set_flush_denormal(start["denormals flushed to zero"])
-        np.seterr(**start["numpy error handling"])
+    elif name == "torch threads":
+        torch.set_num_threads(value)
+    elif name == "torch deterministic algorithms":
+        core._set_deterministic_algorithms(value[0], warn_only=value[1])
+    elif name == "torch float32 matmul precision":
+        core._set_float32_matmul_precision(value)
+    elif name == "torch gradients":
+        torch.set_grad_enabled(value[0])
+    elif name == "torch cuDNN settings":
+        core._set_cudnn_deterministic(value[0])
+        core._set_cudnn_benchmark(value[1])
+        core._set_cudnn_allow_tf32(value[2])
+    elif name == "denormals flushed to zero":
+        torch.set_flush_denormal(value)
+    elif name == "numpy error handling":
+        np.seterr(**value)
+    elif name == "current folder":
         with contextlib.suppress(OSError):  # it may be gone, which the outcome says
-            os.chdir(start["current folder"])
-        sys.setrecursionlimit(start["recursion limit"])
-        for number, handler in zip(_SIGNALS, start["signal handlers"], strict=True):
+            os.chdir(value)
+    elif name == "recursion limit":
+        sys.setrecursionlimit(value)
+    elif name == "signal handlers":
+        for number, handler in zip(_SIGNALS, value, strict=True):
             if handler is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(number, handler)
-        sys.stdin, sys.stdout, sys.stderr = start["standard streams"]
-        trace, profile = start["tracing"]
-        sys.settrace(trace)
-        sys.setprofile(profile)
-        (gc.enable if start["garbage collection"] else gc.disable)()
-        if tuple(warnings.filters) != start["warning filters"]:
-            warnings.resetwarnings()
-            warnings.filters[:] = start["warning filters"]  # type: ignore[index]
+    elif name == "standard streams":
+        sys.stdin, sys.stdout, sys.stderr = value
+    elif name == "tracing":
+        sys.settrace(value[0])
+        sys.setprofile(value[1])
+    elif name == "garbage collection":
+        (gc.enable if value else gc.disable)()
+    elif name == "warning filters":
+        warnings.resetwarnings()
+        warnings.filters[:] = value  # type: ignore[index]
 
 
 def _text(value: Any) -> str:

@@ -49,6 +49,7 @@ class _Place(NamedTuple):
     name: str
     now: Any  # the namespace as it is now; changes with it
     saved: dict[str, Any]
+    inherited: frozenset[str] = frozenset()  # of a class: names that it must not begin to define for itself
 
 
 class Guard:
@@ -64,6 +65,9 @@ class Guard:
             _Place(name, now, {key: value for key, value in now.items() if callable(value) and key != "__builtins__"})
             for name, now in places
         ]
+        own = {key for key in vars(torch.Tensor) if not callable(vars(torch.Tensor)[key])}
+        shadowed = frozenset(name for cls in torch.Tensor.__mro__[1:] for name in vars(cls)) - own
+        self._places = [p._replace(inherited=shadowed) if p.now == vars(torch.Tensor) else p for p in self._places]
         self._modules = {name: sys.modules[name] for name in _MODULES}
 
     def replaced(self) -> list[str]:
@@ -74,6 +78,8 @@ class Guard:
             for key, value in place.saved.items():
                 if now.get(key) is not value and not _wrapped_by_torch(now.get(key), value):
                     found.append(f"{place.name}.{key}")
+            if place.inherited:
+                found += [f"{place.name}.{key}" for key in now if key in place.inherited and key not in place.saved]
         found += [f"sys.modules[{n!r}]" for n, module in self._modules.items() if sys.modules.get(n) is not module]
         if not found and not _sees_differences():
             found.append("the comparison, which no longer sees a planted difference")

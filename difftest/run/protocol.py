@@ -20,6 +20,9 @@ _RECORD = struct.Struct("<qqqqdq")  # pid, unit, case, arm, time of the last cha
 _SINCE = struct.Struct("<dq")
 _SIZE = 64
 
+CHANNEL_LOST = 71
+"""Exit status of a child whose code under test closed its way to the supervisor."""
+
 BETWEEN, CALLING, AFTER = 0, 1, 2
 """States of a child: between cases; in a call; after a call of the same case, before the next call."""
 

@@ -23,7 +23,7 @@ from difftest.errors import DifftestError
 from difftest.processes import python_command
 from difftest.result import Kind
 from difftest.run.plan import ArmSource
-from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, Board, Channel
+from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, Board, Channel
 
 MEMORY_BYTES = 32 << 30
 RESIDENT_BYTES = 12 << 30
@@ -209,12 +209,13 @@ class Supervisor:
 
     def last_words(self, slot: int | None = None) -> str:
         """The last line that the worker, or one of its children, wrote to its log."""
-        path = self.log if slot is None else Path(self.slots[slot]["log"])
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-            if lines:
-                return lines[-1][:300]
+        paths = [self.log] if slot is None else [Path(self.slots[slot]["log"]), self.log]
+        for path in paths:
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 4096))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+                if lines:
+                    return lines[-1][:300]
         return "no message"
 
 
@@ -416,16 +417,16 @@ class _Loop:
                     if "result" in message or "fault" in message or "stop" in message:
                         self.from_child(slot, message)
         channel.drain()
-        self.supervisor.pids.pop(slot, None)
+        began = self.supervisor.pids.pop(slot, None) is not None
         self.idle.discard(slot)
         unit = self.running.pop(slot, None)
         kind, text = self.killed.pop(slot, (Kind.CRASH, _status_text(status)))
         _, number, case, arm, _, state = self.supervisor.board.read(slot)
         self.supervisor.board.begin(slot)
         if unit is None or unit.finished:
-            self.early_deaths += 1
+            self.early_deaths += not began
             if self.early_deaths > MAX_DEATHS:
-                raise DifftestError(f"the worker's children end at once ({text}): {self.supervisor.last_words()}")
+                raise DifftestError(f"the worker's children end at once ({text}): {self.supervisor.last_words(slot)}")
             return
         unit.deaths += 1
         self.hung[unit.planned] += kind is Kind.TIMEOUT
@@ -454,6 +455,8 @@ class _Loop:
 
 
 def _status_text(status: int) -> str:
+    if status == CHANNEL_LOST:
+        return "closes descriptors that it did not open"
     if status == -signal.SIGKILL:
         return "ends the process with SIGKILL, as the system does when memory runs out"
     if status < 0:

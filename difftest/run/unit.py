@@ -245,6 +245,7 @@ class UnitRun:
             if os.getpid() != child.pid:
                 child.exit(0)  # a process that the code under test forked came back here; the case is not its own
             child.board.leave(child.slot)
+            child.check_channel()
             self.slowest = max(self.slowest, time.monotonic() - began)
             child.trim_log()
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest.errors import DifftestError
-from difftest.run.protocol import BASE, HEAD, Board, Channel
+from difftest.run.protocol import BASE, CHANNEL_LOST, HEAD, Board, Channel
 from difftest.run.sandbox import confine
 
 FILE_BYTES = 1 << 30
@@ -147,7 +147,9 @@ class _Child:
         self.setup = setup
         self.targets = targets
         self.slot = slot["number"]
-        self.channel = Channel(socket.socket(fileno=slot["fd"]))
+        self.slot_fd = slot["fd"]
+        self.channel_inode = os.fstat(self.slot_fd).st_ino
+        self.channel = Channel(socket.socket(fileno=self.slot_fd))
         self.board = Board(Path(setup["board"]))
         self.device = setup["device"]
         limit = setup.get("memory")
@@ -187,10 +189,20 @@ class _Child:
                 check(caller, self.home / f"canary-{self.pid}")
                 self._proven.add(name)
 
+    def check_channel(self) -> None:
+        """End at once when the code under test closed the way to the supervisor, so that the death is its call's."""
+        try:
+            if os.fstat(self.slot_fd).st_ino == self.channel_inode:
+                return
+        except OSError:
+            pass
+        self.exit(CHANNEL_LOST)
+
     def trim_log(self) -> None:
         """Keep what code under test printed from filling the disk, and one call's output from limiting another's."""
-        if os.fstat(2).st_size > _LOG_BYTES:
-            os.ftruncate(2, 0)
+        with contextlib.suppress(OSError):  # it may have been closed
+            if os.fstat(2).st_size > _LOG_BYTES:
+                os.ftruncate(2, 0)
 
     # -- arms -----------------------------------------------------------------------------------------------------
 
