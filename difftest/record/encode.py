@@ -321,9 +321,12 @@ class Encoder:
             return _opaque(kind, "its state is not recorded")
         state = dict(getattr(value, "__dict__", ()))
         visible = hasattr(value, "__dict__")
+        # msgspec's structs name their fields in their own way.
+        for name in getattr(kind, "__struct_fields__", ()):
+            state[name] = getattr(value, name)
+        visible = visible or bool(state)
         for cls in kind.__mro__:
-            # msgspec's structs name their fields in their own way.
-            slots = cls.__dict__.get("__slots__", cls.__dict__.get("__struct_fields__", ()))
+            slots = cls.__dict__.get("__slots__", ())
             visible = visible or bool(slots)
             for slot in (slots,) if isinstance(slots, str) else slots:
                 if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
