@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import difftest
 from difftest import catalog
-from difftest.errors import NothingCompared, UsageError
+from difftest.errors import DifftestError, NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
 from difftest.result import (
@@ -240,7 +240,10 @@ def _has_glob(patterns: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="difftest-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="difftest-"))
+    except OSError as error:
+        raise DifftestError(f"no scratch folder can be made: {error.strerror or error}; set TMPDIR") from None
     try:
         yield folder
     finally:

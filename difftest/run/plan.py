@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest.catalog import Outline, direct_matches
-from difftest.errors import LiftError, UsageError
+from difftest.errors import DifftestError, LiftError, UsageError
 from difftest.lift.closure import Closure, Sources, find_closure
 from difftest.lift.source import SourceModule
 from difftest.lift.standins import StandIns
@@ -50,8 +50,11 @@ class ArmSource:
         target = self.folder / path
         if data is None or not target.resolve().is_relative_to(self.folder.resolve()):
             return False
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        except OSError as error:
+            raise DifftestError(f"{target} cannot be written: {error.strerror or error}; set TMPDIR") from None
         self._written.add(path)
         return True
 
