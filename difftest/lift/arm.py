@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -55,10 +56,8 @@ class LiftedArm:
             for p in inspect.signature(target).parameters.values()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         )
-        try:
+        with contextlib.suppress(TypeError):
             self._parameters[key] = found
-        except TypeError:
-            pass
         return found
 
     def bind(self, function: Callable[..., Any], pool: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
@@ -74,9 +73,7 @@ class LiftedArm:
                 raise ApiChange(f"{getattr(named, '__qualname__', named)} requires {name}")
         return bound
 
-    def make(
-        self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()
-    ) -> Any:
+    def make(self, symbol: str | tuple[str, ...], fields: Mapping[str, Any], optional: Iterable[str] = ()) -> Any:
         symbols = (symbol,) if isinstance(symbol, str) else symbol
         cls = self.first(*symbols)
         taken = {name for name, _ in self.parameters(cls)}

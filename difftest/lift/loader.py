@@ -3,16 +3,18 @@
 Each module of a tree becomes an :class:`ArmModule` under the arm's own name (`difftest_base.vllm.v1.outputs`). When
 a name is asked for, the statements that bind it are executed, cut down to what does so, after those that they use in
 turn. Imports inside the tree's code, at load and during calls, resolve in the same arm: the arm's modules carry their
-own `__import__`. Methods are compiled when they are first looked up.
+own `__import__`. Methods are compiled when they are first looked up, custom operators are registered when they are
+first named.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
 import builtins
+import copy
 import importlib
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +22,10 @@ from typing import Any
 
 from difftest.errors import LiftError
 from difftest.lift.closure import Sources
-from difftest.lift.source import FunctionNode, SourceModule, class_pieces, find_uses, prune, replace_fields
+from difftest.lift.source import FunctionNode, SourceModule, annotation_uses, class_pieces, find_uses, replace_fields
 from difftest.lift.standins import StandIns
 
 _FLAGS = __future__.annotations.compiler_flag
-# Looked at by `type.__new__` itself or by decorators of the class, so never put off.
-_EAGER_METHODS = {"__new__", "__init_subclass__", "__class_getitem__", "__set_name__", "__prepare__"}
 _IMPORTERS = {"importlib"}
 
 
@@ -39,6 +39,7 @@ class ArmModule(types.ModuleType):
         state["__builtins__"] = loader.builtins
         state["__package__"] = name if source is None or source.is_package else name.rpartition(".")[0]
         state["__difftest_lazy__"] = loader.lazy_method
+        state["__difftest_ops__"] = _Operators(loader, self)
         if source is None or source.is_package:
             state["__path__"] = []
         if source is not None and source.data:
@@ -56,13 +57,35 @@ class LazyMethod:
         self.loader = loader
         self.number = number
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        kind = owner if owner is not None else type(instance)
+    def lift(self, kind: type) -> Any:
+        """The method itself, now also in its class."""
         for cls in kind.__mro__:
             for name, value in vars(cls).items():
                 if value is self:
-                    return self.loader.lift_method(cls, name, self.number).__get__(instance, owner)
+                    return self.loader.lift_method(cls, name, self.number)
         raise AttributeError("a lifted method was looked up outside its class")
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        kind = owner if owner is not None else type(instance)
+        found = self.lift(kind)
+        bind = getattr(type(found), "__get__", None)
+        return found if bind is None else bind(found, instance, owner)
+
+    def __call__(self, instance: object, *args: Any, **kwargs: Any) -> Any:
+        """For code that takes a method out of a class body and calls it."""
+        return self.__get__(instance, type(instance))(*args, **kwargs)
+
+
+class LazyDescriptor(LazyMethod):
+    """A decorated method: it may turn out to be a property with a setter."""
+
+    def __set__(self, instance: object, value: object) -> None:
+        self.lift(type(instance))
+        object.__setattr__(instance, self.loader.method_name(self.number, type(instance)), value)
+
+    def __delete__(self, instance: object) -> None:
+        self.lift(type(instance))
+        object.__delattr__(instance, self.loader.method_name(self.number, type(instance)))
 
 
 class Loader:
@@ -70,7 +93,7 @@ class Loader:
 
     Args:
         label: the arm's label; its modules are named `difftest_<label>.<module>`.
-        sources: the tree's modules. They are changed while loading, so two arms must not share them.
+        sources: the tree's modules.
         standins: what takes the place of names that cannot be lifted.
         file_of: writes a module's file, if need be, and returns its real path, the arm's own.
     """
@@ -86,10 +109,12 @@ class Loader:
         self.files: dict[str, str] = {}
         self.builtins = {**vars(builtins), "__import__": self.import_}
         self.modules: dict[str, ArmModule] = {}
+        self.namespaces: set[str] = set()
         self._executed: dict[str, dict[int, set[str]]] = {}
+        self._running: set[tuple[str, int, str]] = set()
+        self._starred: set[tuple[str, int]] = set()
         self._methods: list[tuple[ArmModule, ast.ClassDef, list[FunctionNode]]] = []
         self._importlib = self._importlib_module()
-        self._rewritten: set[str] = set()
         root = types.ModuleType(self.prefix)
         root.__path__ = []
         sys.modules[self.prefix] = root
@@ -109,22 +134,19 @@ class Loader:
         """
         if name in self.modules:
             return self.modules[name]
-        source = self.sources.module(name)
         whole = name in self.standins.items
+        source = self.sources.module(name)
         if source is None and not whole:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if source is not None and source.path not in self._rewritten:
-            self._rewritten.add(source.path)
-            _OperatorNamespaces(self).visit(source.tree)
+        if source is not None:
+            self.namespaces |= registered_namespaces(source)
         module = ArmModule(f"{self.prefix}.{name}", self, source, name)
         self.modules[name] = module
         sys.modules[module.__name__] = module
         if whole:
             provided = self.standins.make(name)
             provided = provided if isinstance(provided, Mapping) else vars(provided)
-            module.__dict__.update(
-                {k: v for k, v in provided.items() if not (k.startswith("__") and k.endswith("__"))}
-            )
+            module.__dict__.update({k: v for k, v in provided.items() if not (k.startswith("__") and k.endswith("__"))})
         return module
 
     def attribute(self, module: ArmModule, source: SourceModule | None, tree_name: str, name: str) -> Any:
@@ -134,24 +156,40 @@ class Loader:
         if key in self.standins.items:
             state[name] = self.standins.make(key)
             return state[name]
-        if name.startswith("__") and name.endswith("__") and name != "__all__":
-            raise AttributeError(name)
-        if source is not None and self.standins.key_for(tree_name, name) is None:
-            provider = self.sources.provider(source, name)
-            if provider is source:
+        special = name.startswith("__") and name.endswith("__")
+        if special and (source is None or name not in source.bindings):
+            raise AttributeError(f"module {tree_name!r} has no attribute {name!r}")
+        standin = self.standins.key_for(tree_name, name)
+        if source is not None and standin is None:
+            provider = self.sources.provider(tree_name, name)
+            if provider is not None and provider.name == tree_name:
                 self.need(module, source, {name})
                 if name in state:
                     return state[name]
             elif provider is not None:
                 state[name] = getattr(self.module(provider.name), name)
                 return state[name]
+        elif standin is not None and standin != tree_name and ":" not in standin:
+            return getattr(self.module(standin), name)  # a submodule of what a stand-in takes the place of
         submodule = f"{tree_name}.{name}"
-        if self.sources.module(submodule) is not None or submodule in self.standins.items:
+        if self.sources.facts(submodule) is not None or submodule in self.standins.items:
             return self.module(submodule)
-        if source is not None and "__getattr__" in source.bindings and "__getattr__" not in state:
-            self.need(module, source, {"__getattr__"})
-            return state["__getattr__"](name)
+        if source is not None and not special:
+            if self._star_from_outside(module, source, name):
+                return state[name]
+            if "__getattr__" in source.bindings:
+                if "__getattr__" not in state:
+                    self.need(module, source, {"__getattr__"})
+                return state["__getattr__"](name)
         raise AttributeError(f"module {tree_name!r} has no attribute {name!r}")
+
+    def _star_from_outside(self, module: ArmModule, source: SourceModule, name: str) -> bool:
+        """Execute the star imports from outside the tree; whether the name is there now."""
+        for star in source.stars:
+            if not self.sources.owns(star.module) and (source.name, star.index) not in self._starred:
+                self._starred.add((source.name, star.index))
+                self._execute(module, source, source.statements[star.index])
+        return name in module.__dict__
 
     def need(self, module: ArmModule, source: SourceModule, names: set[str]) -> None:
         """Execute what binds the names, and what that uses, in source order."""
@@ -166,46 +204,72 @@ class Loader:
                 state[name] = self.standins.make(f"{source.name}:{name}")
                 continue
             for index in source.bindings.get(name, ()):
-                if name in executed.get(index, ()):
+                if name in executed.get(index, ()) or (source.name, index, name) in self._running:
                     continue
                 wanted.setdefault(index, set()).add(name)
-                node = source.statements[index]
-                used = self._names_at_load(source, node, name)
-                for other in used:
-                    if other in seen or other in state:
-                        continue
-                    seen.add(other)
-                    if other in source.bindings or f"{source.name}:{other}" in self.standins.items:
-                        queue.append(other)
-                    elif (provider := self.sources.provider(source, other)) is not None:
-                        state[other] = getattr(self.module(provider.name), other)
-        body: list[ast.stmt] = []
+                used = self._names_at_load(source, source.prune(source.statements[index], {name}))
+                queue += self._in_module(module, source, used - seen)
+                seen |= used
         for index in sorted(wanted):
-            kept = prune(source.statements[index], wanted[index])
-            executed.setdefault(index, set()).update(wanted[index])
+            # What an import above asked for in a circle may have been executed meanwhile.
+            left = {
+                n for n in wanted[index] - executed.get(index, set()) if (source.name, index, n) not in self._running
+            }
+            kept = source.prune(source.statements[index], left) if left else None
             if kept is not None:
-                body.append(self._with_lazy_methods(module, kept))
-        if body:
-            self._execute(module, source, body)
-        self._register_operators(module, source, body, executed)
+                self._run(module, source, index, kept, left)
 
-    def _names_at_load(self, source: SourceModule, node: ast.stmt, name: str) -> set[str]:
-        kept = prune(node, {name})
+    def _in_module(self, module: ArmModule, source: SourceModule, names: set[str]) -> list[str]:
+        """Those of the names that the module itself binds; what it has from a star import is put into it."""
+        state = module.__dict__
+        own: list[str] = []
+        for name in sorted(names):
+            if name in state:
+                continue
+            provider = self.sources.provider(source.name, name)
+            if f"{source.name}:{name}" in self.standins.items or (provider and provider.name == source.name):
+                own.append(name)
+            elif provider is not None:
+                state[name] = getattr(self.module(provider.name), name)
+            elif name not in self.builtins and source.stars:
+                self._star_from_outside(module, source, name)
+        return own
+
+    def _run(self, module: ArmModule, source: SourceModule, index: int, kept: ast.stmt, names: set[str]) -> None:
+        """Execute a statement, once for each name that it binds."""
+        whole = source.statements[index]
+        if kept is whole:
+            names = names | source.binds(whole) | source.effects(whole)
+        marks = {(source.name, index, name) for name in names} - self._running
+        self._running |= marks
+        try:
+            self._execute(module, source, self._with_lazy_methods(module, kept))
+        finally:
+            self._running -= marks
+        self._executed.setdefault(source.name, {}).setdefault(index, set()).update(names)
+
+    def _names_at_load(self, source: SourceModule, kept: ast.stmt | None) -> set[str]:
+        """Names that must be there before a statement runs: also those that its functions use when they are called."""
         if kept is None:
             return set()
         if isinstance(kept, ast.ClassDef):
-            header, methods = class_pieces(kept)
-            used = set(find_uses(source, header).names)
-            for method, nodes in methods.items():
-                if not _is_lazy(method, nodes):
-                    for inner in nodes:
-                        used |= find_uses(source, inner).names
-            return used
-        return find_uses(source, kept).names
+            kept, _ = class_pieces(kept)
+        uses = find_uses(source, kept)
+        if uses.namespace:
+            uses.names.update(source.bindings)
+        if isinstance(kept, ast.Expr) and _REGISTRATION.search(ast.dump(kept)):
+            for name in list(uses.names):  # the schema of an operator is read off the annotations of its function
+                for function in source.functions(name):
+                    uses.names |= annotation_uses(source, function).names
+        return uses.names
 
-    def _execute(self, module: ArmModule, source: SourceModule, body: list[ast.stmt]) -> None:
+    def _execute(self, module: ArmModule, source: SourceModule, statement: ast.stmt) -> None:
+        if not source.postpones_annotations and any(map(_is_quoted, ast.walk(statement))):
+            statement = _Unquoted().visit(copy.deepcopy(statement))
+        if _MENTIONS_OPERATORS.search(source.data):
+            statement = _OperatorNamespaces(self).visit(copy.deepcopy(statement))
         code = compile(
-            ast.Module(body=body, type_ignores=[]),
+            ast.Module(body=[statement], type_ignores=[]),
             self.file_of(source),
             "exec",
             flags=_FLAGS,
@@ -213,24 +277,40 @@ class Loader:
         )
         exec(code, module.__dict__)
 
-    def _register_operators(
-        self, module: ArmModule, source: SourceModule, body: list[ast.stmt], executed: dict[int, set[str]]
-    ) -> None:
-        """Execute the statements that register the custom operators that `body` calls."""
-        for node in body:
-            for namespace, operator in find_uses(source, node).ops:
-                if namespace.removesuffix(f"_{self.label}") and self.sources.owns(
-                    namespace.removesuffix(f"_{self.label}")
-                ):
-                    for index in source.mentions(operator):
-                        if "" not in executed.setdefault(index, set()):
-                            executed[index].add("")
-                            statement = source.statements[index]
-                            self.need(
-                                module, source, find_uses(source, statement).names & set(source.bindings)
-                            )
-                            if isinstance(statement, ast.Expr):
-                                self._execute(module, source, [statement])
+    # -- custom operators -----------------------------------------------------------------------------------------
+
+    def register_operator(self, module: ArmModule, operator: str) -> None:
+        """Execute what registers a custom operator, found as the closure finds it: from the file that names it."""
+        source = module.__dict__["__difftest__"][1]
+        level: list[SourceModule] = [] if source is None else [source]
+        seen = {item.name for item in level}
+        for _ in range(3):
+            holders = [item for item in level if item.registrations(operator)]
+            for holder in holders:
+                target = self.module(holder.name)
+                executed = self._executed.setdefault(holder.name, {})
+                for index, kept in holder.registrations(operator):
+                    if "" in executed.setdefault(index, set()) or (holder.name, index, "") in self._running:
+                        continue
+                    used = self._names_at_load(holder, kept)
+                    self.need(target, holder, set(self._in_module(target, holder, used)))
+                    bound = holder.binds(kept) | holder.effects(kept)
+                    if not bound or not bound <= executed[index]:
+                        self._run(target, holder, index, kept, {"", *bound})
+                    executed[index].add("")
+            if holders:
+                return
+            names: dict[str, None] = {}
+            for item in level:
+                facts = self.sources.facts(item.name)
+                names.update(dict.fromkeys(facts.imported() if facts else ()))
+            found = [n for n in names if n not in seen and self.sources.owns(n) and not self.standins.key_for(n, None)]
+            seen.update(found)
+            level = [m for n in found if (m := self.sources.module(n)) is not None]
+
+    def own_namespace(self, name: str) -> str:
+        """The arm's own name for a namespace of operators."""
+        return f"{name}_{self.prefix}"
 
     # -- methods --------------------------------------------------------------------------------------------------
 
@@ -245,51 +325,58 @@ class Loader:
         if not isinstance(node, ast.ClassDef):
             return node
         _, methods = class_pieces(node)
-        lazy = {name for name, nodes in methods.items() if _is_lazy(name, nodes)}
         body: list[ast.stmt] = []
         placed: set[str] = set()
         for inner in node.body:
-            name = getattr(inner, "name", None)
-            if name in lazy and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                if name not in placed:
-                    placed.add(name)
-                    self._methods.append((module, node, methods[name]))
-                    call = ast.Call(
-                        ast.Name("__difftest_lazy__", ast.Load()), [ast.Constant(len(self._methods) - 1)], []
-                    )
-                    assign = ast.Assign([ast.Name(name, ast.Store())], call)
-                    body.append(ast.fix_missing_locations(ast.copy_location(assign, inner)))
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name in methods:
+                if inner.name not in placed:
+                    placed.add(inner.name)
+                    body.append(self._place(module, node, methods[inner.name]))
             else:
                 body.append(inner)
         return replace_fields(node, body=body)
 
-    def lazy_method(self, number: int) -> LazyMethod:
-        return LazyMethod(self, number)
+    def _place(self, module: ArmModule, owner: ast.ClassDef, nodes: list[FunctionNode]) -> ast.stmt:
+        self._methods.append((module, owner, nodes))
+        arguments: list[ast.expr] = [ast.Constant(len(self._methods) - 1), ast.Constant(bool(nodes[0].decorator_list))]
+        call = ast.Call(ast.Name("__difftest_lazy__", ast.Load()), arguments, [])
+        assign = ast.Assign([ast.Name(nodes[0].name, ast.Store())], call)
+        return ast.fix_missing_locations(ast.copy_location(assign, nodes[0]))
+
+    def lazy_method(self, number: int, decorated: bool) -> LazyMethod:
+        return LazyDescriptor(self, number) if decorated else LazyMethod(self, number)
+
+    def method_name(self, number: int, kind: type) -> str:
+        """The name under which a class has a method: a private one carries the name of its class."""
+        _, owner, nodes = self._methods[number]
+        name = nodes[0].name
+        private = name.startswith("__") and not name.endswith("__")
+        return f"_{owner.name.lstrip('_')}{name}" if private and owner.name.strip("_") else name
 
     def lift_method(self, owner: type, name: str, number: int) -> Any:
         """Compile a method and put it into its class; returns the object now in the class's namespace."""
         module, node, methods = self._methods[number]
         source = module.__dict__["__difftest__"][1]
-        used: set[str] = set()
-        for inner in methods:
-            used |= find_uses(source, inner).names
-        self.need(module, source, {n for n in used if n in source.bindings})
-        for other in used:
-            if other not in module.__dict__ and other not in self.builtins:
-                provider = self.sources.provider(source, other)
-                if provider is not None and provider is not source:
-                    module.__dict__[other] = getattr(self.module(provider.name), other)
+        stub = ast.Module(body=list(methods), type_ignores=[])
+        uses = find_uses(source, stub)
+        used = uses.names | set(source.bindings) if uses.namespace else uses.names
+        self.need(module, source, set(self._in_module(module, source, used)))
+        if isinstance(found := vars(owner).get(name), LazyMethod) and found.number != number:
+            return found
+        if not isinstance(found, LazyMethod):
+            return found  # lifted meanwhile, in a circle
         namespace = _MethodBody(owner)
         module.__dict__["__difftest_body__"] = namespace
         keyword = ast.keyword("metaclass", ast.Name("__difftest_body__", ast.Load()))
         body = replace_fields(node, decorator_list=[], bases=[], keywords=[keyword], body=list(methods))
         ast.fix_missing_locations(ast.copy_location(keyword, node))
-        kept = module.__dict__.get(node.name)
+        missing = object()
+        kept = module.__dict__.get(node.name, missing)
         try:
-            self._execute(module, source, [body])
+            self._execute(module, source, body)
         finally:
             del module.__dict__["__difftest_body__"]
-            if kept is None:
+            if kept is missing:
                 module.__dict__.pop(node.name, None)
             else:
                 module.__dict__[node.name] = kept
@@ -297,7 +384,6 @@ class Loader:
         setattr(owner, name, found)
         if hasattr(type(found), "__set_name__"):  # what making the class would have called
             type(found).__set_name__(found, owner, name)
-        self._register_operators(module, source, list(methods), self._executed.setdefault(source.name, {}))
         return vars(owner)[name]
 
     # -- imports of the arm's code --------------------------------------------------------------------------------
@@ -324,8 +410,9 @@ class Loader:
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
             module = self.module(".".join(parts[:end]))
-            if end > 1 and parts[end - 1] not in self.module(".".join(parts[: end - 1])).__dict__:
-                self.module(".".join(parts[: end - 1])).__dict__[parts[end - 1]] = module
+            parent, _, last = ".".join(parts[:end]).rpartition(".")
+            if parent and last not in vars(self.module(parent)) and self.sources.provider(parent, last) is None:
+                vars(self.module(parent))[last] = module
         if not fromlist:
             return self.module(parts[0])
         if "*" in fromlist:
@@ -333,12 +420,22 @@ class Loader:
         return module
 
     def _load_all(self, module: ArmModule) -> None:
+        """What `from module import *` takes; only executed inside a function or a `try` that is kept whole."""
         source = module.__dict__["__difftest__"][1]
-        if source is not None:
-            for name in source.exports or [n for n in source.bindings if not n.startswith("_")]:
-                getattr(module, name, None)
-            if source.exports is not None:
-                module.__dict__.setdefault("__all__", source.exports)
+        if source is None:
+            return
+        names = source.exports if source.exports is not None else [n for n in source.bindings if not n.startswith("_")]
+        for name in names:
+            getattr(module, name, None)
+        for star in source.stars:
+            if source.exports is None and self.sources.owns(star.module):
+                inner = self.module(star.module)
+                self._load_all(inner)
+                for name, value in list(vars(inner).items()):
+                    if not name.startswith("_"):
+                        module.__dict__.setdefault(name, value)
+        if source.exports is not None:
+            module.__dict__.setdefault("__all__", source.exports)
 
     def _importlib_module(self) -> types.ModuleType:
         """`importlib` whose `import_module` resolves the tree's names in this arm."""
@@ -397,14 +494,90 @@ class _MethodBody:
         return self.owner
 
 
-def _is_lazy(name: str, nodes: Sequence[FunctionNode]) -> bool:
-    if name in _EAGER_METHODS:
-        return False
-    return not any(
-        "abstract" in (getattr(d, "id", "") or getattr(d, "attr", ""))
-        for n in nodes
-        for d in n.decorator_list
-    )
+def _is_quoted(node: ast.AST) -> bool:
+    """Whether a node has an annotation that is written as a string."""
+    written = (getattr(node, "annotation", None), getattr(node, "returns", None))
+    return any(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in written)
+
+
+class _Unquoted(ast.NodeTransformer):
+    """Takes annotations out of their quotes.
+
+    Lifted code postpones all annotations, so each becomes a string; one that is a string already would be quoted
+    twice, and what reads it (dataclass, the schema of an operator) would not know it any more.
+    """
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if _is_quoted(node):
+            for name in ("annotation", "returns"):
+                written = getattr(node, name, None)
+                if isinstance(written, ast.Constant) and isinstance(written.value, str):
+                    try:
+                        bare = ast.parse(written.value.strip(), mode="eval").body
+                    except (SyntaxError, ValueError):
+                        continue  # not an expression, so nothing can read it as one
+                    for inner in ast.walk(bare):
+                        ast.copy_location(inner, written)
+                    setattr(node, name, bare)
+        return node
+
+
+# -- custom operators -------------------------------------------------------------------------------------------------
+
+_MENTIONS_OPERATORS = re.compile(rb"\bops\b|::|Library\(")
+_REGISTRATION = re.compile(r"custom_op|\bimpl\b|define|infer_schema")
+_OPERATOR = re.compile(r"(?P<namespace>[A-Za-z_]\w*)::(?P<rest>\w+(\.\w+)?\s*(\(.*)?)", re.DOTALL)
+_MAKES_NAMESPACE = re.compile(
+    rb"(?:custom_op|triton_op|\bdefine)\(\s*[\"'](\w+)::|Library\(\s*[\"'](\w+)[\"']\s*,\s*[\"'](?:DEF|FRAGMENT)"
+)
+_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "c10d", "quantized", "higher_order", "torchvision", "inductor"})
+
+
+def registered_namespaces(source: SourceModule) -> set[str]:
+    """Operator namespaces that a file adds operators to, torch's own left out."""
+    found = {(a or b).decode() for a, b in _MAKES_NAMESPACE.findall(source.data)}
+    return found - _TORCH_NAMESPACES
+
+
+class _Operators:
+    """`torch.ops` as an arm sees it: operators that its tree registers are the arm's own."""
+
+    def __init__(self, loader: Loader, module: ArmModule) -> None:
+        self._loader = loader
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        if name.startswith("__") or name in _TORCH_NAMESPACES or not hasattr(torch.ops, "aten"):
+            return getattr(torch.ops, name)
+        found: Any = getattr(torch.ops, name)
+        if isinstance(found, types.ModuleType):  # a namespace, and not a function of torch.ops itself
+            found = _Namespace(self._loader, self._module, name, found)
+        self.__dict__[name] = found
+        return found
+
+
+class _Namespace:
+    """One namespace of operators: the arm's own ones first, then what the process has registered."""
+
+    def __init__(self, loader: Loader, module: ArmModule, name: str, outside: Any) -> None:
+        self._loader = loader
+        self._module = module
+        self._name = name
+        self._outside = outside
+
+    def __getattr__(self, operator: str) -> Any:
+        if operator.startswith("__"):
+            raise AttributeError(operator)
+        import torch
+
+        self._loader.register_operator(self._module, operator)
+        own = getattr(torch.ops, self._loader.own_namespace(self._name))
+        found = getattr(own, operator) if hasattr(own, operator) else getattr(self._outside, operator)
+        self.__dict__[operator] = found
+        return found
 
 
 class _OperatorNamespaces(ast.NodeTransformer):
@@ -414,29 +587,27 @@ class _OperatorNamespaces(ast.NodeTransformer):
         self.loader = loader
 
     def _owned(self, namespace: str) -> bool:
-        return namespace.isidentifier() and self.loader.sources.owns(namespace)
+        return namespace in self.loader.namespaces or self.loader.sources.owns(namespace)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str) and "::" in node.value:
-            namespace, _, rest = node.value.partition("::")
-            if self._owned(namespace):
-                return ast.copy_location(ast.Constant(f"{namespace}_{self.loader.label}::{rest}"), node)
+        named = _OPERATOR.fullmatch(node.value) if isinstance(node.value, str) else None
+        if named and self._owned(named["namespace"]):
+            text = f"{self.loader.own_namespace(named['namespace'])}::{named['rest']}"
+            return ast.copy_location(ast.Constant(text), node)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        inner = node.value
-        if isinstance(inner, ast.Attribute) and inner.attr == "ops" and self._owned(node.attr):
-            if isinstance(inner.value, ast.Name) and inner.value.id == "torch":
-                return replace_fields(node, attr=f"{node.attr}_{self.loader.label}")
+        if node.attr == "ops" and isinstance(node.value, ast.Name) and node.value.id == "torch":
+            return ast.copy_location(ast.Name("__difftest_ops__", ast.Load()), node)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if name == "Library" and node.args and isinstance(first := node.args[0], ast.Constant):
-            if isinstance(first.value, str) and self._owned(first.value):
-                first.value = f"{first.value}_{self.loader.label}"
+        first = node.args[0] if name == "Library" and node.args else None
+        if isinstance(first, ast.Constant) and isinstance(first.value, str) and self._owned(first.value):
+            first.value = self.loader.own_namespace(first.value)
         return node
 
 

@@ -12,10 +12,11 @@ from typing import Any
 from difftest.catalog import Outline, direct_matches
 from difftest.errors import DifftestError, LiftError, UsageError
 from difftest.lift.closure import Closure, Sources, find_closure
-from difftest.lift.source import SourceModule
+from difftest.lift.facts import Facts, FactsStore
 from difftest.lift.standins import StandIns
 from difftest.profiles import standins_for
 from difftest.trees import Tree
+from difftest.trees.cache import cache_folder
 
 
 class ArmSource:
@@ -25,14 +26,23 @@ class ArmSource:
         label: `base`, or `head`, `head2`, ... when there are several.
         tree: where the source comes from.
         folder: the arm's own folder; a file of the tree appears in it when it is needed.
+        shared: facts of files, shared by the arms of one run.
+        cache: the cache folder, in which facts of files are kept between runs.
     """
 
-    def __init__(self, label: str, tree: Tree, folder: Path, parsed: dict[tuple[str, str], SourceModule]) -> None:
+    def __init__(
+        self,
+        label: str,
+        tree: Tree,
+        folder: Path,
+        shared: dict[tuple[str, str], Facts],
+        cache: Path | None = None,
+    ) -> None:
         self.label = label
         self.tree = tree
         self.folder = folder
         self.found: dict[str, tuple[str | None, bool] | None] = {}
-        self.sources = Sources(self.find, tree.read, tree.blob, parsed)
+        self.sources = Sources(self.find, tree.read, tree.blob, shared, FactsStore(cache_folder(cache)))
         self._written: set[str] = set()
 
     def find(self, name: str) -> tuple[str | None, bool] | None:

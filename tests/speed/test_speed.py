@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from difftest import catalog
-from difftest.lift.source import SourceModule
+from difftest.lift.facts import Facts
 from difftest.run.plan import ArmSource, Planner
 from difftest.trees import open_tree
 from difftest.trees.cache import cache_folder
@@ -42,7 +42,7 @@ def test_lifting_all_targets_of_both_arms(tmp_path: Path) -> None:
     times = []
     for attempt in range(3):
         began = time.perf_counter()
-        parsed: dict[tuple[str, str], SourceModule] = {}
+        parsed: dict[tuple[str, str], Facts] = {}
         with open_tree(BASE) as base_tree, open_tree(HEAD) as head_tree:
             arms = [
                 ArmSource(label, tree, tmp_path / f"{label}{attempt}", parsed)
