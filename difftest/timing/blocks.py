@@ -151,13 +151,29 @@ class PairedBlocks:
     block to the clock; :meth:`take` then measures as often as it is asked to.
     """
 
-    def __init__(self, base: Fresh, head: Fresh, settings: Settings | None = None, hooks: Hooks | None = None) -> None:
-        """Whatever a call raises is raised, unchanged."""
+    def __init__(
+        self,
+        base: Fresh,
+        head: Fresh,
+        settings: Settings | None = None,
+        hooks: Hooks | None = None,
+        *,
+        head_first: bool = False,
+    ) -> None:
+        """Whatever a call raises is raised, unchanged.
+
+        Args:
+            base, head: make the calls of each arm.
+            settings, hooks: how blocks are made, and what the loop cannot do by itself.
+            head_first: whether head's first call and first block come first. Turn it round from process to process: the
+                first call of all also sets up what both arms share.
+        """
         self._settings = settings or Settings()
         self._hooks = hooks or Hooks()
         self._fresh = {"base": base, "head": head}
         self._number = 0
-        self._quads = 0
+        self._turn = int(head_first)
+        self._quads = self._turn
         self._garbage = {"base": 0, "head": 0}
         self._measured = 0
         self._disagreements = 0
@@ -170,7 +186,8 @@ class PairedBlocks:
         self._kept_limit = kept
         sample = {arm: fresh(0) for arm, fresh in self._fresh.items()}
         self._loops = {arm: timed_loop(call, self._hooks) for arm, call in sample.items()}
-        self._first = {arm: self._one(arm, call) for arm, call in sample.items()}
+        turns = ("head", "base") if head_first else ("base", "head")
+        self._first = {arm: self._one(arm, sample[arm]) for arm in turns}
         self._number = 1
         call_ns = min(self._warm().values())
         # A call that lasts for many blocks warms itself.
@@ -181,7 +198,7 @@ class PairedBlocks:
         gc.freeze()
         for _ in range(self._settings.warm_quads):
             self._quad()
-        self._quads = 0
+        self._quads = self._turn
         self._measured = 0
         self._garbage = {"base": 0, "head": 0}
 
@@ -266,11 +283,11 @@ class PairedBlocks:
     def _block(self, arm: str, prepared: _Prepared) -> tuple[float, Any, bool]:
         lead_in = self._lead_in
         loop = self._loops[arm]
-        if self._hooks.restore is not None:
-            self._hooks.restore()
         if lead_in:
+            self._restore()
             loop(prepared[:lead_in])
             gc.collect(0)
+        self._restore()
         calls = prepared[lead_in:]
         switches = _interruptions()
         elapsed, result = loop(calls)
@@ -282,6 +299,10 @@ class PairedBlocks:
             self._garbage[arm] += left
         return elapsed / len(calls), result, interrupted
 
+    def _restore(self) -> None:
+        if self._hooks.restore is not None:
+            self._hooks.restore()
+
     def _retain(self, blocks: list[_Prepared]) -> None:
         for block in blocks:
             self._kept.append(block)
@@ -291,8 +312,7 @@ class PairedBlocks:
             self._recycled = True
 
     def _one(self, arm: str, call: Call) -> int:
-        if self._hooks.restore is not None:
-            self._hooks.restore()
+        self._restore()
         prepared = [_prepared(call)]
         elapsed, _ = self._loops[arm](prepared)
         self._retain([prepared])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,12 @@ def test_order_is_abba_and_turns_round_at_every_quad() -> None:
         pairs = blocks.take(2)
     assert seen == ["base", "head", "head", "base", "head", "base", "base", "head"]
     assert [pair.head_first for pair in pairs] == [False, True, True, False]
+    with quiet_collector():
+        seen.clear()
+        blocks = PairedBlocks(says(seen, "base"), says(seen, "head"), settings, head_first=True)
+        assert seen[:2] == ["head", "base"]
+        seen.clear()
+        assert blocks.take(1)[0].head_first and seen == ["head", "base", "base", "head"]
 
 
 def test_every_call_has_inputs_of_its_own_and_both_arms_the_same_contents() -> None:
@@ -204,6 +211,11 @@ def test_state_is_restored_before_every_block_and_the_device_waited_for() -> Non
         told.clear()
         blocks.take(1)
     assert told == ["restore", "wait", "call", "wait"] * 4
+    with quiet_collector():
+        blocks = PairedBlocks(says(told, "call"), says(told, "call"), replace(settings, lead_in=1), hooks)
+        told.clear()
+        blocks.take(1)
+    assert told == ["restore", "wait", "call", "wait"] * 8
 
 
 def test_what_a_call_raises_comes_out_and_the_collector_is_as_before() -> None:
