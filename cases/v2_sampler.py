@@ -93,6 +93,7 @@ def _step(rows: Rows, slots: Sequence[int], state: Pool, input_ids: torch.Tensor
     seq_lens = [length + drafts for length, drafts in zip(lengths, rows.drafts, strict=True)]
     if late:
         seq_lens[0] = 1
+        positions[0] = 0
     return {
         **rows.pool(),
         "idx_mapping": torch.tensor(slots, dtype=torch.int32),
@@ -105,7 +106,7 @@ def _step(rows: Rows, slots: Sequence[int], state: Pool, input_ids: torch.Tensor
 
 
 def _state(s: Stream, vocab: int) -> Pool:
-    return token_state(s, vocab, (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2))
+    return token_state(s, vocab, (3, 2, 1, 5, 4, 2), (4, 3, 1, 5, 6, 2), (6, 5, 3, 7, 9, 4))
 
 
 def _pool(row: Row, s: Stream) -> Pool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from difftest.cases import axes
-from difftest.cases.axes import FLOATS, Row, Stream
+from difftest.cases.axes import Row, Stream
 from difftest.cases.v2_batch import GPU, guarded_logits
 from difftest.cases.v2_state import add_request, flush, make_state, methods, snapshot, token_state
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -47,7 +47,6 @@ AXES = {
     "neighbour": ("defaults", "greedy", "plain", "no seed"),
     "again": ("no", "slot with defaults", "slot with a plain one"),
     "batch": ("all", "one", "reversed"),
-    "dtype": ("float32", "bfloat16"),
     "drafts": ("none", "one each"),
 }
 
@@ -63,7 +62,7 @@ def _pool(row: Row, s: Stream) -> Pool:
         "again": row["again"],
         "idx_mapping": torch.tensor(slots, dtype=torch.int32),
         "expanded_idx_mapping": torch.tensor([slot for slot in slots for _ in range(each)], dtype=torch.int32),
-        "logits": guarded_logits("random", each * len(slots), vocab, s, FLOATS[row["dtype"]]),
+        "logits": guarded_logits("random", each * len(slots), vocab, s),
     }
 
 

@@ -1,0 +1,200 @@
+"""V2 thinking budgets: past the budget of reasoning tokens, the end marker's next token is forced; in place.
+
+Markers lie in the prompt, in the output, in the draft tokens and across their borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases.axes import FLOATS, Row, Stream, guarded
+from difftest.cases.v2_batch import GPU, SLOTS, by_name, guarded_logits, rows_of
+from difftest.cases.v2_state import add_request, flush, make_state, methods, process, token_state
+from difftest.target import Arm, Call, Case, Pool, Target
+
+APPLY = f"{GPU}.sample.thinking_budget:apply_thinking_budget"
+STATE = f"{GPU}.sample.thinking_budget:ThinkingBudgetState"
+APPLY_METHODS = ("apply",)
+
+MARKERS = {
+    "two tokens": ((20, 21), (30, 31), (33, 30, 31)),
+    "one token": ((20,), (30,), (30,)),
+    "repeating": ((20, 20), (30, 30), (30, 30, 30)),
+    "start is end": ((20, 21), (20, 21), (20, 21)),
+    "three tokens": ((20, 21, 22), (30, 31, 32), (30, 31, 32)),
+}
+"""Start, natural end and forced end of reasoning."""
+PLACES = (
+    *("in the prompt", "in the output", "at the very end", "across prompt and output", "across output and drafts"),
+    *("in the drafts", "nowhere", "ended", "ended and begun again", "forced end begun", "forced end begun in drafts"),
+    *("at the very start", "cut off"),
+)
+AXES = {
+    "place": PLACES,
+    "budget": (2, 0, 1, 5, 100, -1, 2**31 - 1),
+    "markers": tuple(MARKERS),
+    "drafts": ((2, 1), (0, 0), (3, 0), (2, 2)),
+    "cache": ("cold", "warm", "stale", "past the end"),
+    "only": ("both", "first", "second"),
+    "dtype": tuple(FLOATS),
+    "layout": ("contiguous", "padded rows", "every other row"),
+}
+_PROMPT, _TOTAL = 6, 14
+
+
+def _put(tokens: list[int], place: int, marker: Sequence[int]) -> None:
+    for offset, token in enumerate(marker):
+        if 0 <= place + offset < len(tokens):
+            tokens[place + offset] = token
+
+
+def _tokens(place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[int]], drafts: int, s: Stream) -> list[int]:
+    """Prompt, output and draft tokens of one request, with markers."""
+    start, natural, forced = markers
+    tokens = s.integers(0, 15, (_TOTAL + drafts,)).tolist()
+    at = {
+        "in the prompt": 1,
+        "in the output": _PROMPT + 1,
+        "at the very end": _TOTAL - len(start),
+        "across prompt and output": _PROMPT - 1,
+        "across output and drafts": _TOTAL - 1,
+        "in the drafts": _TOTAL,
+        "at the very start": 0,
+        "cut off": len(tokens) - 1,
+    }.get(place, 2)
+    if place == "nowhere":
+        return tokens
+    _put(tokens, at, start)
+    if place.startswith("ended"):
+        _put(tokens, _PROMPT + 2, natural)
+    if place == "ended and begun again":
+        _put(tokens, _TOTAL - len(start) - 1, start)
+    if place == "forced end begun":
+        _put(tokens, _TOTAL - 1, forced[:1])
+    if place == "forced end begun in drafts":
+        _put(tokens, len(tokens) - 1, forced[:1])
+    return tokens
+
+
+def _pool(row: Row, s: Stream) -> Pool:
+    rows = rows_of(row["drafts"])
+    markers = MARKERS[row["markers"]]
+    state = token_state(s, 15, [_PROMPT] * SLOTS, [_TOTAL] * SLOTS, [_TOTAL] * SLOTS, _TOTAL + 6)
+    input_ids: list[int] = []
+    for slot, drafts in zip(rows.slots, rows.drafts, strict=True):
+        tokens = _tokens(row["place"], markers, drafts, s)
+        state["all_token_ids"][slot, :_TOTAL] = torch.tensor(tokens[:_TOTAL], dtype=torch.int32)
+        input_ids += [tokens[_TOTAL - 1], *tokens[_TOTAL:]]
+    budget = torch.full((SLOTS,), -1, dtype=torch.int32)
+    for request, slot in enumerate(rows.slots):
+        if row["only"] == "both" or request == ("first", "second").index(row["only"]):
+            budget[slot] = row["budget"]
+    start, end, scanned = {
+        "cold": (-1, -1, 0),
+        "warm": (-1, -1, 0),
+        "stale": (3, 1, 5),
+        "past the end": (3, 1, _TOTAL + 4),
+    }[row["cache"]]
+    if row["cache"] == "warm":
+        scanned = 1
+
+    def filled(value: int) -> torch.Tensor:
+        return guarded(torch.full((SLOTS,), value, dtype=torch.int32), fill=-1)
+
+    pool: Pool = {
+        "logits": guarded_logits("random", rows.count, 40, s, FLOATS[row["dtype"]], row["layout"]),
+        **rows.pool(),
+        **state,
+        "req_ids": torch.tensor(rows.slots, dtype=torch.int32),
+        "thinking_token_budget": guarded(budget, fill=0),
+        "input_ids": torch.tensor(input_ids, dtype=torch.int32),
+        "cached_last_start": filled(start),
+        "cached_last_end": filled(end),
+        "cached_scan_pos": filled(scanned),
+    }
+    for name, marker in zip(("reasoning_start", "natural_reasoning_end", "reasoning_end"), markers, strict=True):
+        pool[f"{name}_token_ids"] = torch.tensor(marker, dtype=torch.int32)
+    return pool
+
+
+def cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        AXES, _pool, name="v2.apply_thinking_budget", contract=lambda row: row["cache"] != "stale", limit=60
+    )
+
+
+# -- the state -----------------------------------------------------------------------------------------------------
+
+STATE_AXES = {
+    "place": PLACES,
+    "budget": (2, 0, 100, None, 2**40),
+    "markers": (*MARKERS, "none"),
+    "drafts": ((1, 0), (0, 0)),
+    "again": ("no", "slot without a budget", "slot with another budget"),
+    "steps": (2, 1),
+}
+
+
+def _state_pool(row: Row, s: Stream) -> Pool:
+    markers = row["markers"] if row["markers"] != "none" else "two tokens"
+    rest = {"cache": "cold", "only": "both", "dtype": "float32", "layout": "padded rows", "budget": 0}
+    pool = _pool({**rest, **row, "markers": markers, "budget": 0}, s)
+    return {
+        **pool,
+        "markers": [] if row["markers"] == "none" else [list(marker) for marker in MARKERS[markers]],
+        "budget": row["budget"],
+        "again": row["again"],
+        "steps": row["steps"],
+    }
+
+
+def state_cases() -> Iterator[Case]:
+    yield from axes.cases_from(STATE_AXES, _state_pool, name="v2.thinking_budget_state", limit=36)
+
+
+def prepare_state(arm: Arm, pool: Pool) -> Call:
+    """Requests with a budget come into the step's slots; one or two steps of the same rows are processed."""
+    config = None
+    if pool["markers"]:
+        start, natural, forced = pool["markers"]
+        config = SimpleNamespace(
+            reasoning_start_token_ids=start,
+            reasoning_end_token_ids=forced,
+            natural_reasoning_end_token_ids=natural,
+        )
+    state = make_state(arm, STATE, pool, 40, reasoning_config=config)
+    names = ("idx_mapping", "expanded_idx_mapping", "expanded_local_pos", "input_ids")
+    context = {**{name: pool[name] for name in names}, "idx_mapping_np": pool["idx_mapping"].cpu().numpy()}
+    cached = ("cached_last_start", "cached_last_end", "cached_scan_pos")
+
+    def life() -> dict[str, Any]:
+        slots = pool["idx_mapping"].tolist()
+        for slot in slots:
+            add_request(arm, state, slot, {"thinking_token_budget": pool["budget"]}, pool)
+        flush(arm, state, pool)
+        found: dict[str, Any] = {}
+        for step in range(pool["steps"]):
+            if step and pool["again"] != "no":
+                other = 1 if "another" in pool["again"] else None
+                add_request(arm, state, slots[0], {"thinking_token_budget": other}, pool)
+                flush(arm, state, pool)
+            found[f"logits {step}"] = process(arm, state, APPLY_METHODS, pool["logits"], context).clone()
+            for name in cached:
+                if hasattr(state, name):
+                    found[f"{name} {step}"] = getattr(state, name).clone()
+        return found
+
+    return Call(life)
+
+
+TARGETS = (
+    Target("v2.apply_thinking_budget", (APPLY,), cases, by_name(APPLY), triton=True, rows=("logits",)),
+    Target(
+        "v2.thinking_budget_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+    ),
+)
