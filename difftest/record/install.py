@@ -132,8 +132,9 @@ def _watch_v1_runner(recorder: Recorder, module: ModuleType) -> None:
     def request_ids(self: Any, *_: Any, **__: Any) -> Sequence[str]:
         return [name for name in self.input_batch.req_ids if name is not None]
 
+    # Before anything in the step: grammar masks are applied ahead of `_sample`, and their ids are to be redacted too.
+    _before(runner, "sample_tokens", recorder, request_ids)
     _around(runner, "sample_tokens", lambda *_: recorder.step())
-    _before(runner, "_sample", recorder, request_ids)
     _around(runner, "_dummy_sampler_run", lambda *_: recorder.paused(_WARM_UP))
 
 
