@@ -85,8 +85,9 @@ def test_a_grid_in_which_nothing_is_slower_says_so() -> None:
 
 
 def test_a_slower_shape_among_many_must_stand_the_correction() -> None:
-    shapes = [replace(shape(1, 10.0, 0.02), shape=f"shape {n}", probability=0.9) for n in range(99)]
-    shapes.append(replace(shape(1, 10.0, 0.02), probability=0.001, verdict="slower"))
+    one = shape(1, 10.0, 0.02)
+    shapes = [replace(one, shape=f"shape {n}", probability=0.9) for n in range(99)]
+    shapes.append(replace(one, probability=0.001, verdict="slower"))
     grid = judge_grids(corrected(shapes))[0]
     assert grid.slower_corrected == 0
     assert judge_grids(corrected([*shapes[:9], shapes[-1]]))[0].slower_corrected == 1
