@@ -4,7 +4,7 @@ A frozen value is one of
     ("int", 3)  ("float", b"8 bytes")  ("str", "x")  ("NoneType", None) ...           a scalar, exact by type and bits
     ("ints", "list", (1, 2, 3))                                                       a list or tuple of plain ints
     ("items", "list", (frozen, ...))                                                  any other list or tuple
-    ("fields", "ClassName", (("name", frozen), ...))                                  named tuple, dataclass, object
+    ("fields", "ClassName", (("name", frozen), ...))          named tuple in its order; dataclass and object by name
     ("dict", "dict", ((key, frozen), ...))                                            keys by their text, sorted
     ("tensor", "torch.float32", shape, strides, device, bytes)                        bytes in row-major order
     ("ndarray", "<f4", shape, strides, "", bytes)
@@ -192,18 +192,13 @@ class Freezer:
             return (kind.__name__, str(value))
         if dataclasses.is_dataclass(value):
             names = [f.name for f in dataclasses.fields(value)]
-            extra = [n for n in getattr(value, "__dict__", ()) if n not in names]
-            return (
-                "fields",
-                kind.__name__,
-                tuple((n, self(getattr(value, n, None))) for n in [*names, *extra]),
-            )
+            names += [n for n in getattr(value, "__dict__", ()) if n not in names]
+            return ("fields", kind.__name__, tuple((n, self(getattr(value, n, None))) for n in sorted(names)))
         state = getattr(value, "__dict__", None)
         slots = [n for cls in kind.__mro__ for n in _slots(cls) if hasattr(value, n)]
         if state is not None or slots:
-            fields = [(n, self(item)) for n, item in (state or {}).items()]
-            fields += [(n, self(getattr(value, n))) for n in slots]
-            return ("fields", kind.__name__, tuple(fields))
+            held = {**(state or {}), **{n: getattr(value, n) for n in slots}}
+            return ("fields", kind.__name__, tuple((n, self(held[n])) for n in sorted(held)))
         return ("opaque", kind.__name__)
 
 

@@ -63,6 +63,10 @@ class Elements:
     def is_float(self) -> bool:
         return self.reader == "bfloat16" or np.dtype(self.reader).kind == "f"
 
+    @property
+    def is_number(self) -> bool:
+        return self.reader in ("bfloat16", "bool") or np.dtype(self.reader).kind in "biufc"
+
     def hex(self, flat: int) -> str:
         """The element's bits as a person writes them, most significant first."""
         return "0x" + bytes(self.words[flat][::-1]).hex()
@@ -101,6 +105,31 @@ def elements_of(frozen: Frozen) -> Elements:
     return Elements(raw.reshape(-1, size) if count else raw[:0].reshape(0, size), reader, shape)
 
 
+def scalar_elements(dtype: str, raw: bytes) -> Elements | None:
+    """One number as an array of one element; None when the dtype is no number."""
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        return None
+    if kind.kind not in "biufc" or kind.itemsize != len(raw):
+        return None
+    return Elements(np.frombuffer(raw, np.uint8).reshape(1, -1), "bool" if kind.kind == "b" else kind.str, ())
+
+
+def covered_bytes(frozen: Frozen) -> NDArray[np.bool_]:
+    """Which bytes of a frozen storage its view shows; the others are gaps and guard rows."""
+    _, dtype, shape, strides, offset, raw = frozen
+    size = _TORCH_DTYPES.get(dtype, (1, "<u1"))[0]
+    covered = np.zeros(len(raw) // size, bool)
+    flat = np.array([offset])
+    for length, stride in zip(shape, strides, strict=True):
+        flat = (flat[:, None] + np.arange(length) * stride).ravel()
+    covered[flat] = True
+    found: NDArray[np.bool_] = np.zeros(len(raw), bool)
+    found[: len(covered) * size] = covered.repeat(size)
+    return found
+
+
 def differing(base: Elements, head: Elements) -> NDArray[np.bool_]:
     """Which elements differ in any byte; shapes and sizes must be equal."""
     found: NDArray[np.bool_] = (base.words != head.words).any(axis=1)
@@ -108,12 +137,13 @@ def differing(base: Elements, head: Elements) -> NDArray[np.bool_]:
 
 
 def kinds_of(base: Elements, head: Elements, at: NDArray[np.intp]) -> dict[Kind, NDArray[np.intp]]:
-    """Differing elements by kind: value, sign of zero, NaN payload."""
-    if not base.is_float:
+    """Differing elements by kind: value, sign of zero, NaN payload. Complex numbers: of either part."""
+    if not base.is_float and np.dtype(base.reader).kind != "c":
         return {Kind.VALUE: at}
     left, right = base.values(at), head.values(at)
-    both_nan = np.isnan(left) & np.isnan(right)
-    both_zero = (left == 0) & (right == 0)
+    with np.errstate(invalid="ignore"):
+        both_nan = np.isnan(left) & np.isnan(right)
+        both_zero = (left == right) & ~both_nan  # equal numbers with different bytes
     split = {
         Kind.VALUE: at[~both_nan & ~both_zero],
         Kind.SIGN_OF_ZERO: at[both_zero],
@@ -124,7 +154,7 @@ def kinds_of(base: Elements, head: Elements, at: NDArray[np.intp]) -> dict[Kind,
 
 def ulps(base: Elements, head: Elements, at: NDArray[np.intp]) -> NDArray[np.float64] | None:
     """Distance in units in the last place of finite pairs of the same float type; None when there are none."""
-    if not base.is_float or base.reader != head.reader:
+    if not base.is_float or base.reader != head.reader or base.words.shape[1] not in (2, 4, 8):
         return None
     left, right = base.values(at), head.values(at)
     finite = np.isfinite(left) & np.isfinite(right)

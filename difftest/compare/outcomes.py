@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from difftest.compare.arrays import Elements, differing, elements_of, kinds_of, ulps
+from difftest.compare.arrays import Elements, covered_bytes, differing, elements_of, kinds_of, scalar_elements, ulps
 from difftest.result import Kind
 
 Frozen = tuple[Any, ...]
@@ -21,6 +21,8 @@ Undefined = Mapping[str, NDArray[np.bool_] | None]
 _ARRAYS = ("tensor", "ndarray", "storage")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
+_WHOLE_PARTS = ("raised", "rng", "aliases", "call")
+_DEFINED = np.zeros(0, bool)
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,12 @@ def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | N
     found: dict[str, NDArray[np.bool_] | None] = {}
     for path, left, right in _outcome_leaves(first, second):
         for leaf, a, b in _differing_leaves(left, right, path):
+            found[leaf] = None
             if a is not None and b is not None and a[0] in _ARRAYS and a[:3] == b[:3]:
-                found[leaf] = differing(elements_of(a), elements_of(b))
-            else:
-                found[leaf] = None
+                mask = differing(elements_of(a), elements_of(b))
+                found[leaf] = mask if mask.any() else None
+            elif a is not None and b is not None and a[0] == b[0] == "ints" and len(a[2]) == len(b[2]):
+                found[leaf] = np.array([x != y for x, y in zip(a[2], b[2], strict=True)])
     return found
 
 
@@ -71,7 +75,9 @@ def compare(
         exceptions: how exceptions are compared: `type`, `message` (type and message) or `any`.
         start: the process-wide generators' states before both calls (:attr:`GlobalStates.start`).
     """
-    found = list(_exceptions(base, head, exceptions))
+    base_parts, head_parts = (set(_WHOLE_PARTS).intersection(u) for u in (base_undefined, head_undefined))
+    unsteady = base_parts | head_parts
+    found = [] if "raised" in unsteady else list(_exceptions(base, head, exceptions))
     walker = _Walker(base_undefined, head_undefined)
     if base.raised is None and head.raised is None:
         walker.walk(base.returned, head.returned, "return")
@@ -82,9 +88,12 @@ def compare(
         if name in left and name in right:
             walker.walk(left[name], right[name], name)
     found += walker.take()
-    found += _rng(base.rng, head.rng, start)
+    if "rng" not in unsteady:
+        found += _rng(base.rng, head.rng, start)
     found += _process(base.process, head.process)
-    if base.raised is None and head.raised is None and base.aliases != head.aliases:
+    found += _undefined_apart(base_undefined, head_undefined, found)
+    both_return = base.raised is None and head.raised is None
+    if both_return and "aliases" not in unsteady and base.aliases != head.aliases:
         found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
     return found
 
@@ -99,6 +108,23 @@ def _exceptions(base: Any, head: Any, mode: str) -> Iterator[Difference]:
         return
     else:
         yield Difference(Kind.EXCEPTION, "raised", _raised_text(left), _raised_text(right))
+
+
+def _undefined_apart(base: Undefined, head: Undefined, found: list[Difference]) -> Iterator[Difference]:
+    """Leaves that are undefined in one arm only and differ in nothing else: by chance the bytes are the same."""
+    told = {item.leaf for item in found}
+    for leaf in {**base, **head}:
+        if leaf in told or any(leaf.startswith((f"{other}[", f"{other}.")) for other in told):
+            continue
+        left, right = base.get(leaf, _DEFINED), head.get(leaf, _DEFINED)
+        if left is right or (isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and _equal(left, right)):
+            continue
+        in_base, in_head = ("defined" if side is _DEFINED else "undefined" for side in (left, right))
+        yield Difference(Kind.UNDEFINED, leaf, in_base, in_head, detail=("it follows memory that nobody wrote",))
+
+
+def _equal(left: NDArray[np.bool_], right: NDArray[np.bool_]) -> bool:
+    return left.shape == right.shape and bool((left == right).all())
 
 
 def _raised_text(raised: tuple[str, str] | None) -> str:
@@ -213,7 +239,7 @@ class _Walker:
                 _state_text(b[2]),
                 detail=("the generator's state after the call differs",),
             )
-        elif a[0] != b[0] or a[0] in ("reference", "opaque"):
+        elif a[0] != b[0] or a[0] in ("reference", "opaque", "deep"):
             self.add(Kind.TYPE, path, short(a), short(b))
         else:
             self.add(_scalar_kind(a, b), path, short(a), short(b), detail=_scalar_detail(a, b))
@@ -226,7 +252,20 @@ class _Walker:
             self.add(Kind.STRUCTURE, path, f"{len(left)} items {_some(a)}", f"{len(right)} items {_some(b)}")
             return
         if a[0] == b[0] == "ints":
-            at = [i for i, (x, y) in enumerate(zip(left, right, strict=True)) if x != y]
+            base_mask, head_mask = self.masks(path, len(left))
+            at = [
+                i
+                for i, (x, y) in enumerate(zip(left, right, strict=True))
+                if x != y and not base_mask[i] and not head_mask[i]
+            ]
+            if (one_sided := np.flatnonzero(base_mask != head_mask)).size:
+                first = int(one_sided[0])
+                self.add(
+                    Kind.UNDEFINED, path,
+                    "undefined" if base_mask[first] else str(left[first]),
+                    "undefined" if head_mask[first] else str(right[first]),
+                    index=(first,), count=len(one_sided), size=len(left),
+                )  # fmt: skip
             if at:
                 first = at[0]
                 self.add(
@@ -238,9 +277,20 @@ class _Walker:
         for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
             self.walk(x, y, f"{path}[{i}]")
 
+    def masks(self, path: str, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which elements of a leaf are undefined in base and in head."""
+        none = np.zeros(count, bool)
+        found = [u.get(path, none) for u in (self.base_undefined, self.head_undefined)]
+        base, head = (none if mask is None or len(mask) != count else mask for mask in found)
+        return base, head
+
     def fields(self, a: Frozen, b: Frozen, path: str) -> None:
         if a[1] != b[1]:
             self.add(Kind.TYPE, path, a[1], b[1])
+        left, right = ([name for name, _ in side[2]] for side in (a, b))
+        shared = [name for name in left if name in right]
+        if (other := [name for name in right if name in left]) != shared:
+            self.add(Kind.STRUCTURE, path, f"fields {', '.join(shared)}", f"fields {', '.join(other)}")
         self.members(dict(a[2]), dict(b[2]), path, "{path}.{name}")
 
     def keys(self, a: Frozen, b: Frozen, path: str) -> None:
@@ -280,10 +330,8 @@ class _Walker:
             self.values_across_dtypes(left, right, path)
             return
         different = differing(left, right)
-        none = np.zeros(len(different), bool)
-        base_mask = self.base_undefined.get(path, none)
-        head_mask = self.head_undefined.get(path, none)
-        if base_mask is not None and head_mask is not None and (base_mask.any() or head_mask.any()):
+        base_mask, head_mask = self.masks(path, len(different))
+        if base_mask.any() or head_mask.any():
             one_sided = base_mask != head_mask
             different = different & ~base_mask & ~head_mask
             if one_sided.any():
@@ -298,8 +346,8 @@ class _Walker:
         if len(at_all):
             for kind, where in kinds_of(left, right, at_all).items():
                 self.element(kind, left, right, where, path)
-        elif tag == "storage" and a[5] != b[5] and not (different.any()):
-            self.gaps(a, b, path, bool(base_mask is not None and base_mask.any()))
+        if tag == "storage" and a[3:5] == b[3:5]:
+            self.gaps(a, b, path)
 
     def element(self, kind: Kind, left: Elements, right: Elements, at: NDArray[np.intp], path: str) -> None:
         first = int(at[0])
@@ -316,7 +364,7 @@ class _Walker:
     def values_across_dtypes(self, left: Elements, right: Elements, path: str) -> None:
         every = np.arange(len(left.words))
         x, y = left.values(every), right.values(every)
-        if left.reader.startswith("|V") or right.reader.startswith("|V"):
+        if not (left.is_number and right.is_number):
             return
         with np.errstate(all="ignore"):
             at = np.flatnonzero(~((x == y) | ((x != x) & (y != y))))
@@ -332,13 +380,15 @@ class _Walker:
                 size=len(every),
             )
 
-    def gaps(self, a: Frozen, b: Frozen, path: str, undefined: bool) -> None:
+    def gaps(self, a: Frozen, b: Frozen, path: str) -> None:
         """Bytes of an input's storage that the view does not show: gaps between rows, guard rows."""
         x, y = np.frombuffer(a[5], np.uint8), np.frombuffer(b[5], np.uint8)
         if len(x) != len(y):
             self.add(Kind.SHAPE, path, f"storage of {len(x)} bytes", f"storage of {len(y)} bytes")
             return
-        at = np.flatnonzero(x != y)
+        at = np.flatnonzero((x != y) & ~covered_bytes(a))
+        if not len(at):
+            return
         first = int(at[0])
         self.add(
             Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(),
@@ -368,10 +418,10 @@ def _differing_leaves(
     """The innermost places where two frozen values of the same structure differ."""
     if a == b:
         return
-    if a is not None and b is not None:
+    if a is not None and b is not None and a[1] == b[1]:
         if a[0] == b[0] == "fields" or a[0] == b[0] == "dict":
             left, right = dict(a[2]), dict(b[2])
-            if left.keys() == right.keys():
+            if list(left) == list(right):
                 form = "{}.{}" if a[0] == "fields" else "{}[{}]"
                 for name in left:
                     yield from _differing_leaves(left[name], right[name], form.format(path, name))
@@ -392,19 +442,28 @@ def _plain_dtype(name: str) -> str:
 
 
 def _scalar_kind(a: Frozen, b: Frozen) -> Kind:
-    if a[0] == "float":
-        x, y = struct.unpack("<d", a[1])[0], struct.unpack("<d", b[1])[0]
-        if x == y:
-            return Kind.SIGN_OF_ZERO
-        if x != x and y != y:
-            return Kind.NAN_PAYLOAD
-    return Kind.VALUE
+    left, right = _number(a), _number(b)
+    if left is None or right is None:
+        return Kind.VALUE
+    return next(iter(kinds_of(left, right, np.zeros(1, np.intp))))
+
+
+def _number(frozen: Frozen) -> Elements | None:
+    """A float, a complex or a numpy number as an array of one element."""
+    tag = frozen[0]
+    if tag in ("float", "complex"):
+        return scalar_elements(tag, frozen[1])
+    return scalar_elements(tag.removeprefix("numpy."), frozen[1]) if tag.startswith("numpy.") else None
 
 
 def _scalar_detail(a: Frozen, b: Frozen) -> tuple[str, ...]:
-    if a[0] == "float":
-        return (f"bits 0x{a[1][::-1].hex()} against 0x{b[1][::-1].hex()}",)
-    return ()
+    left, right = _number(a), _number(b)
+    if left is None or right is None:
+        return ()
+    detail = [f"bits {left.hex(0)} against {right.hex(0)}"]
+    if (distance := ulps(left, right, np.zeros(1, np.intp))) is not None:
+        detail.append(f"{distance[0]:.0f} ulp apart")
+    return tuple(detail)
 
 
 def _some(frozen: Frozen) -> str:
@@ -437,16 +496,15 @@ def short(frozen: Frozen) -> str:
         return f"{frozen[1]} of {len(frozen[2])} fields"
     if tag == "float":
         return repr(struct.unpack("<d", frozen[1])[0])
+    if tag == "complex":
+        return repr(complex(*struct.unpack("<dd", frozen[1])))
     if tag == "NoneType":
         return "None"
     if tag == "generator":
         return _state_text(frozen[2])
     if tag.startswith("numpy."):
-        value = np.frombuffer(
-            frozen[1],
-            getattr(np, tag.removeprefix("numpy.").rstrip("_") + ("_" if tag.endswith("_") else ""), np.uint8),
-        )
-        return f"{tag}({value[0]})" if len(value) == 1 else tag
+        number = _number(frozen)
+        return f"{tag}({number.text(0)})" if number is not None else f"{tag} {frozen[1][:16].hex()}"
     if len(frozen) > 1:
         text = repr(frozen[1]) if tag == "str" else str(frozen[1])
         return text if tag in ("int", "bool", "str") else f"{tag} {text}"
