@@ -81,6 +81,11 @@ def judge_shape(
             )
     if any(layout.conditions.recycled for layout in measured):
         said.append("inputs are too large to be kept, so addresses may have come twice")
+    kept = sum(layout.conditions.kept_interrupted for layout in measured)
+    if 4 * kept > found.pairs // 2:
+        said.append(
+            f"the scheduler interrupted {kept} of {found.pairs // 2} quads that were kept: a quieter machine is needed"
+        )
     base = _arm_times([[p.base_ns for p in m.pairs] for m in measured], measured, "base")
     times = _arm_times([[p.head_ns for p in m.pairs] for m in measured], measured, "head")
     for arm, of in (("base", base), ("head", times)):

@@ -66,6 +66,18 @@ def test_garbage_and_recycled_inputs_are_said() -> None:
     assert any("addresses may have come twice" in note for note in notes)
 
 
+def test_a_machine_that_interrupts_most_of_it_is_said() -> None:
+    def notes(kept: int) -> tuple[str, ...]:
+        layouts = [
+            replace(layout, conditions=replace(layout.conditions, kept_interrupted=kept))
+            for layout in measured(10.0, 0.0)
+        ]
+        return judge_shape("t", "s", "h", {}, layouts).notes
+
+    assert notes(1) == ()
+    assert notes(5)[0].startswith("the scheduler interrupted 60 of 120 quads that were kept")
+
+
 def test_a_grid_says_the_whole_in_words() -> None:
     first, second = bench_results.grid().grids
     assert first.verdicts == {"faster": 6, "slower": 2, "no-change": 0, "inconclusive": 0}
