@@ -327,7 +327,13 @@ def _checked(function: Callable[..., Any], pool: Pool, *names: str) -> None:
             raise ApiChange(f"{function.__qualname__} has no {name}")
 
 
-def _prepare_step(method: str) -> Prepare:
+def _tokens_and_logprobs(value: Any) -> Any:
+    """What `sample` returned, by name: older versions return the tokens alone."""
+    tokens, logprobs = value if isinstance(value, tuple) else (value, None)
+    return by_field({"sampled": tokens, "processed_logprobs": logprobs})
+
+
+def _prepare_step(method: str, shown: Callable[[Any], Any] = by_field) -> Prepare:
     def prepare(arm: Arm, pool: Pool) -> Call:
         sampler = make_sampler(arm, pool)
         function = getattr(sampler, method)
@@ -340,7 +346,7 @@ def _prepare_step(method: str) -> Prepare:
         }
         kwargs = arm.bind(function, fields)
         call = metadata.on_platform(arm, pool["platform"], function)
-        return Call(lambda: by_field(call(**kwargs)))
+        return Call(lambda: shown(call(**kwargs)))
 
     return prepare
 
@@ -538,7 +544,9 @@ def _specific_cases() -> Iterator[Case]:
     every: axes.Axes = {
         "logprob ids": (*TOKEN_IDS[1:], TOKEN_IDS[0]),
         **_LOGITS_AXES,
-        "batch": tuple(batch for batch in axes.BATCHES if batch),
+        "pattern": _STEP_AXES["pattern"],
+        "batch": (4, 1, 2, 3, 9),
+        "vocab": (33, 1, 2, 8, 17, 129, 1025),
         "layout": axes.LAYOUTS[:-1],
     }
 
@@ -548,8 +556,10 @@ def _specific_cases() -> Iterator[Case]:
             ids = {i: [row["vocab"] if row["logprob ids"] == "id V" else -1, *own] for i, own in ids.items()}
         if row["logprob ids"] == "an empty list":
             ids = {i: ([] if i % 2 else own) for i, own in ids.items()}
+        logits = _logits(row, s)
         return {
-            "logprobs": _logits(row, s),
+            # Ids beyond the vocabulary land on guard rows, not on whatever lies beside the logits.
+            "logits": axes.guarded(logits) if row["logprob ids"].startswith("id ") else logits,
             "logprob_token_ids": ids,
             "sampled": s.integers(0, row["vocab"], (row["batch"],)),
         }
@@ -561,6 +571,18 @@ def _specific_cases() -> Iterator[Case]:
         contract=lambda row: _usual(row) and not row["logprob ids"].startswith("id "),
         alone={"logprob ids": ("an empty list", "id V", "id -1"), "batch": (0,)},
     )
+
+
+def _prepare_specific(arm: Arm, pool: Pool) -> Call:
+    """Older versions take logits and make logprobs of them; what later ones take is made by this version's sampler."""
+    sampler = make_sampler(arm, pool)
+    function = sampler.gather_specific_token_logprobs
+    fields = dict(pool)
+    if "logprobs" in inspect.signature(function).parameters:
+        fields["logprobs"] = sampler.compute_logprobs(pool["logits"])
+        arm.note("logprobs are made from the case's logits before the call")
+    kwargs = arm.bind(function, fields)
+    return Call(lambda: by_field(function(**kwargs)))
 
 
 def _target(
@@ -592,7 +614,7 @@ TARGETS = (
         True,
         True,
     ),
-    _target("sample", _sample_cases, _prepare_step("sample"), ("logits",), True, True),
+    _target("sample", _sample_cases, _prepare_step("sample", _tokens_and_logprobs), ("logits",), True, True),
     _target(
         "apply_logits_processors",
         _processor_cases,
@@ -609,7 +631,8 @@ TARGETS = (
     _target(
         "gather_specific_token_logprobs",
         _specific_cases,
-        _part("gather_specific_token_logprobs"),
-        ("logprobs",),
+        _prepare_specific,
+        ("logits",),
+        triton=True,
     ),
 )
