@@ -119,6 +119,9 @@ _STEP_AXES: axes.Axes = {
     "platform": metadata.PLATFORMS,
 }
 _FILTERS: axes.Axes = {
+    # Ties: random logits do not show which tokens a filter keeps at its edge.
+    "pattern": ("integer grid", "bf16 grid", "padding wins", "two maxima", "-inf some", "random"),
+    "processors": ("none", "min_p", "logit_bias"),
     "k": (axes.TOP_K[1], _NONE, axes.TOP_K[2], axes.TOP_K[5]),
     "p": (_NONE, axes.TOP_P[1], axes.TOP_P[2], axes.TOP_P[5]),
     "batch": (3, 1, 2, 8),
