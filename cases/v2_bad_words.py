@@ -23,7 +23,14 @@ APPLY_METHODS = ("apply", "apply_bad_words")
 
 AXES = {
     "words": (
-        *("every split", "one token each", "no match", "last token differs", "first token differs", "longer than the row"),
+        *(
+            "every split",
+            "one token each",
+            "no match",
+            "last token differs",
+            "first token differs",
+            "longer than the row",
+        ),
         *("whole row", "the same word twice", "a row of one id", "no words", "15 words"),
     ),
     "on": ("every request", "first request", "last request"),
@@ -227,5 +234,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
 
 TARGETS = (
     Target("v2.apply_bad_words", (APPLY_BAD_WORDS,), cases, by_name(APPLY_BAD_WORDS), triton=True, rows=("logits",)),
-    Target("v2.bad_words_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True),
+    Target(
+        "v2.bad_words_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+    ),
 )

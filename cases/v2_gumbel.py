@@ -106,9 +106,7 @@ def _sample_contract(row: Row) -> bool:
 
 
 def sample_cases() -> Iterator[Case]:
-    yield from axes.cases_from(
-        SAMPLE_AXES, _sample_pool, name="v2.gumbel_sample", contract=_sample_contract, limit=110
-    )
+    yield from axes.cases_from(SAMPLE_AXES, _sample_pool, name="v2.gumbel_sample", contract=_sample_contract, limit=110)
     # Noise differs by an ulp only now and then: many rows at once, of two blocks.
     for seed, pattern in enumerate(("random", "all equal", "near ties")):
         row = {**axes.plain(SAMPLE_AXES), "logits": pattern, "rows": 24, "vocab": 64 + seed, "cache": "a column each"}
@@ -146,7 +144,17 @@ def prepare_sample(arm: Arm, pool: Pool) -> Call:
 
 TEMPERATURE_AXES = {
     "temperature": axes.spreads(0.7, (0.0, 1.0, 1e-6, 100.0, axes.JUST_BELOW_1, float("inf"), float("nan")), 0.0),
-    "logits": ("random", "bf16 grid", "-0.0", "denormals", "huge", "wide range", "-inf some", "+inf once", "NaN everywhere"),
+    "logits": (
+        "random",
+        "bf16 grid",
+        "-0.0",
+        "denormals",
+        "huge",
+        "wide range",
+        "-inf some",
+        "+inf once",
+        "NaN everywhere",
+    ),
     "vocab": (50, 1, 2, 33, 8191, 8192, 8193),
     "rows": (3, 1, 0, 9),
     "dtype": tuple(FLOATS),
@@ -229,9 +237,16 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
     logits, cache, column = pool["logits"], pool["logits_cache"], pool["logits_cache_col"]
     if "expanded_idx_mapping_ptr" not in takes(kernel) and "idx_mapping_ptr" not in takes(kernel):
         index = pool["expanded_idx_mapping"].long()
-        pool = {**pool, "temp": pool["temp"][index], "seeds": pool["seeds"][index], "is_greedy": pool["temp"][index] == 0}
+        pool = {
+            **pool,
+            "temp": pool["temp"][index],
+            "seeds": pool["seeds"][index],
+            "is_greedy": pool["temp"][index] == 0,
+        }
         arm.note("temperature and seed are one a row, taken from their slots")
-    pointers = {f"{name}_ptr": value for name, value in pool.items() if value is None or isinstance(value, torch.Tensor)}
+    pointers = {
+        f"{name}_ptr": value for name, value in pool.items() if value is None or isinstance(value, torch.Tensor)
+    }
     values = {
         **pool,
         **pointers,
@@ -250,7 +265,8 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
         "logits_cache_ptr": ("processed_logits_ptr",),
         "logits_cache_col_ptr": ("processed_logits_col_ptr",),
     }
-    return launch(arm, kernel, (_ROWS, -(-logits.shape[1] // _BLOCK)), values, others)
+    launched: Call = launch(arm, kernel, (_ROWS, -(-logits.shape[1] // _BLOCK)), values, others)
+    return launched
 
 
 def kernel_cases() -> Iterator[Case]:

@@ -29,7 +29,16 @@ AXES = {
     "restored": ("no", "flag off", "flag on", "on one request"),
     "widths": ("equal", "allowed widest", "bias widest", "stop widest", "allowed 17 of 32"),
     "amount": ("plain", "+inf", "-inf", "NaN", "zero", "huge"),
-    "logits": ("random", "integer grid", "-inf some", "-inf everywhere", "-inf all but one", "-0.0", "+inf once", "NaN at the start"),
+    "logits": (
+        "random",
+        "integer grid",
+        "-inf some",
+        "-inf everywhere",
+        "-inf all but one",
+        "-0.0",
+        "+inf once",
+        "NaN at the start",
+    ),
     "vocab": (40, 1, 2, 33, 8191, 8193),
     "rows": (2, 1, 0, 4),
     "mapping": MAPPINGS[:4],
@@ -160,7 +169,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "empty lists": {"allowed_token_ids": [], "logit_bias": {}},
     "1024 allowed": {"allowed_token_ids": list(range(1024))},
     "1025 allowed": {"allowed_token_ids": list(range(1025))},
-    "1025 biases": {"logit_bias": {index: 1.0 for index in range(1025)}},
+    "1025 biases": {"logit_bias": dict.fromkeys(range(1025), 1.0)},
     "129 stop ids": {"min_tokens": 9, "all_stop_token_ids": list(range(129))},
 }
 STATE_AXES = {
@@ -223,5 +232,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
 
 TARGETS = (
     Target("v2.apply_logit_bias", (APPLY_LOGIT_BIAS,), cases, prepare, triton=True, rows=("logits",)),
-    Target("v2.logit_bias_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True),
+    Target(
+        "v2.logit_bias_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+    ),
 )

@@ -23,8 +23,27 @@ TOPK = (
 STATE = f"{GPU}.sample.logprob:LogprobTokenIdsState"
 
 PATTERNS = (
-    *("random", "integer grid", "bf16 grid", "near ties", "plateaus", "one-hot", "all equal", "-0.0", "huge", "denormals"),
-    *("-inf some", "-inf all but one", "-inf everywhere", "+inf once", "NaN at the start", "NaN at the end", "NaN everywhere"),
+    *(
+        "random",
+        "integer grid",
+        "bf16 grid",
+        "near ties",
+        "plateaus",
+        "one-hot",
+        "all equal",
+        "-0.0",
+        "huge",
+        "denormals",
+    ),
+    *(
+        "-inf some",
+        "-inf all but one",
+        "-inf everywhere",
+        "+inf once",
+        "NaN at the start",
+        "NaN at the end",
+        "NaN everywhere",
+    ),
 )
 
 # -- chosen ids ----------------------------------------------------------------------------------------------------
@@ -51,7 +70,8 @@ def token_ids(pattern: str, rows: int, number: int, vocab: int, s: Stream) -> to
         ids[:, ::2] = {"first and last id": 0, "id V": vocab, "-1": -1}[pattern]
         if pattern == "first and last id":
             ids[:, 1::2] = vocab - 1
-    return ids
+    made: torch.Tensor = ids
+    return made
 
 
 def _between(ids: torch.Tensor, layout: str, other: int) -> torch.Tensor:
@@ -61,7 +81,8 @@ def _between(ids: torch.Tensor, layout: str, other: int) -> torch.Tensor:
         whole = laid.as_strided((laid.untyped_storage().nbytes() // laid.element_size(),), (1,), 0)
         whole.fill_(other)
         laid.copy_(ids)
-    return laid
+    made: torch.Tensor = laid
+    return made
 
 
 def _token_pool(row: Row, s: Stream) -> Pool:
@@ -152,7 +173,7 @@ NAMED_AXES = {
 def _named_pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
     drawn = [sorted({s.integer(0, vocab) for _ in range(3 + request)}) for request in range(3)]
-    named: list[list[int] | None] = {
+    choices: dict[str, list[list[int] | None]] = {
         "some": [drawn[0], drawn[1], None],
         "none": [None, None, None],
         "on the first": [drawn[0], None, None],
@@ -160,14 +181,14 @@ def _named_pool(row: Row, s: Stream) -> Pool:
         "many on one": [None, list(range(0, vocab, 3))[:40], drawn[2]],
         "129 ids": [None, list(range(129)), None],
         "id V": [[vocab, 1], None, None],
-    }[row["ids"]]
+    }
     slots = map_rows(row["mapping"], 3)
     pool: Pool = {
         "logits": guarded_logits(row["logits"], 3, vocab, s, FLOATS[row["dtype"]], "padded rows"),
         "num_logprobs": row["number"],
         "sampled_token_ids": s.integers(0, vocab, (3,)),
         "expanded_idx_mapping": torch.tensor(slots, dtype=torch.int32),
-        "named": named,
+        "named": choices[row["ids"]],
     }
     if row["logits_mode"]:
         pool["logits_mode"] = True
@@ -255,7 +276,10 @@ TARGETS = (
         (STATE,),
         named_cases,
         prepare_named,
-        uses=(*TOPK, *(f"{STATE}.{m}" for m in ("__init__", "add_request", "apply_staged_writes", "max_num_token_ids"))),
+        uses=(
+            *TOPK,
+            *(f"{STATE}.{m}" for m in ("__init__", "add_request", "apply_staged_writes", "max_num_token_ids")),
+        ),
         triton=True,
     ),
     Target("v2.ranks_kernel", RANKS, rank_cases, prepare_ranks, triton=True, rows=("output",)),

@@ -17,7 +17,15 @@ AXES = {
     "min_p": axes.MIN_P,
     "logits": (
         *("random", "integer grid", "bf16 grid", "near ties", "plateaus", "one-hot", "all equal", "-0.0", "huge"),
-        *("wide range", "-inf some", "-inf all but one", "-inf everywhere", "+inf once", "NaN at the start", "NaN everywhere"),
+        *(
+            "wide range",
+            "-inf some",
+            "-inf all but one",
+            "-inf everywhere",
+            "+inf once",
+            "NaN at the start",
+            "NaN everywhere",
+        ),
     ),
     "vocab": (50, 1, 2, 1023, 1024, 1025, 2049),
     "rows": (3, 1, 0, 9),

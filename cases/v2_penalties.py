@@ -66,9 +66,7 @@ def penalty_tensors(row: Row, slots: tuple[int, ...]) -> Pool:
     """One value a slot; slots without a request hold values that would change any logit."""
     count = len(slots)
     stale = {"repetition": 1.9, "frequency": 0.9, "presence": 0.8}
-    return {
-        f"{name}_penalty": per_slot(row[name].over(count), slots, stale[name], torch.float32) for name in stale
-    }
+    return {f"{name}_penalty": per_slot(row[name].over(count), slots, stale[name], torch.float32) for name in stale}
 
 
 def _ids(row: Row, drafts: list[int], vocab: int, s: Stream) -> torch.Tensor:
@@ -150,7 +148,9 @@ def fused_cases() -> Iterator[Case]:
     fused["vocab"] = (50, 31, 33, 8193)
 
     def build(row: Row, s: Stream) -> Pool:
-        plain = _pool({**row, "drafts": "none", "draft ids": "random", "mapping": "permuted", "layout": "padded rows"}, s)
+        plain = _pool(
+            {**row, "drafts": "none", "draft ids": "random", "mapping": "permuted", "layout": "padded rows"}, s
+        )
         slots = tuple(plain["idx_mapping"].tolist())
         return {**plain, "temperature": per_slot(row["temperature"].over(row["requests"]), slots, 0.3, torch.float32)}
 
@@ -183,7 +183,16 @@ def prepare_fused(arm: Arm, pool: Pool) -> Call:
 # -- counting ------------------------------------------------------------------------------------------------------
 
 COUNT_AXES = {
-    "lengths": ("plain", "no output", "no prompt", "empty", "one token", "across blocks", "block exactly", "long output"),
+    "lengths": (
+        "plain",
+        "no output",
+        "no prompt",
+        "empty",
+        "one token",
+        "across blocks",
+        "block exactly",
+        "long output",
+    ),
     "slots": ("some", "all", "one", "none"),
     "ids": ("random", "same id", "bits 31 and 32", "id V-1", "few ids", "-1", "id V"),
     "vocab": (50, 1, 31, 32, 33, 2000),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -92,11 +93,21 @@ def _same(hidden: torch.Tensor) -> torch.Tensor:
     return hidden.clone()
 
 
-def _in_chunks(arm: Arm, function: Any) -> Any:
-    """The function with chunks of 4 tokens, where the version keeps the size outside the function."""
-    home = getattr(function, "__globals__", {})
-    if "CHUNK_SIZE" not in home:
-        return function
+def _in_chunks(arm: Arm, symbol: str, function: Any) -> Any:
+    """The function with chunks of 4 tokens in place of its 1024, which is a constant of the module or of the function.
+
+    A result does not depend on the size of chunks; whether it is joined from chunks does show in shared memory.
+    """
+    code = function.__code__
+    arm.note(f"chunks are {CHUNK} tokens")
+    if "CHUNK_SIZE" not in code.co_names:
+        constants = tuple(CHUNK if constant == 1024 else constant for constant in code.co_consts)
+        changed = code.replace(co_consts=constants)
+        return types.FunctionType(
+            changed, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+    arm.get(f"{symbol.partition(':')[0]}:CHUNK_SIZE")
+    home = function.__globals__
 
     def chunked(**kwargs: Any) -> Any:
         size = home["CHUNK_SIZE"]
@@ -106,7 +117,6 @@ def _in_chunks(arm: Arm, function: Any) -> Any:
         finally:
             home["CHUNK_SIZE"] = size
 
-    arm.note(f"chunks are {CHUNK} tokens")
     return chunked
 
 
@@ -115,7 +125,8 @@ def prepare_scores(arm: Arm, pool: Pool) -> Call:
     function = arm.first(*SCORES)
     if "num_prompt_logprobs" not in takes(function):
         arm.note("scores of the prompt tokens only")
-    return Call(_in_chunks(arm, function), kwargs=arm.bind(function, {**pool, "logits_fn": _same}))
+    symbol = next(name for name in SCORES if arm.has(name))
+    return Call(_in_chunks(arm, symbol, function), kwargs=arm.bind(function, {**pool, "logits_fn": _same}))
 
 
 # -- the worker ----------------------------------------------------------------------------------------------------
@@ -221,7 +232,13 @@ def prepare_worker(arm: Arm, pool: Pool) -> Call:
 
 
 TARGETS = (
-    Target("v2.prompt_token_ids", (TOKEN_IDS,), id_cases, by_name(TOKEN_IDS, prefill_token_ids="all_token_ids"), triton=True),
+    Target(
+        "v2.prompt_token_ids",
+        (TOKEN_IDS,),
+        id_cases,
+        by_name(TOKEN_IDS, prefill_token_ids="all_token_ids"),
+        triton=True,
+    ),
     Target("v2.prompt_scores", SCORES, score_cases, prepare_scores, triton=True),
     Target(
         "v2.prompt_logprobs_worker",

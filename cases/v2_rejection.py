@@ -48,7 +48,16 @@ PATTERNS = (
     *("two maxima", "random", "last id likely", "integer grid", "bf16 grid", "near ties", "one-hot", "all equal"),
     *("-inf some", "-inf all but one", "-inf everywhere", "+inf once", "NaN at the end", "NaN everywhere"),
 )
-DRAFT_LOGITS = ("noisy", "none", "same as target", "random", "narrower", "sure of the draft", "-inf some", "NaN at the start")
+DRAFT_LOGITS = (
+    "noisy",
+    "none",
+    "same as target",
+    "random",
+    "narrower",
+    "sure of the draft",
+    "-inf some",
+    "NaN at the start",
+)
 AXES = {
     "drafts": ((1, 1), (2, 1), (2, 2), (0, 0), (0, 2), (1, 0, 2)),
     "draft ids": (
@@ -77,7 +86,8 @@ def target_logits(pattern: str, rows: int, vocab: int, s: Stream, dtype: torch.d
     logits = guarded_logits(plain, rows, vocab, s, dtype, layout)
     if pattern == "last id likely":
         logits[:, -1] = 12.0
-    return logits
+    made: torch.Tensor = logits
+    return made
 
 
 def draft_tokens(pattern: str, rows: Rows, logits: torch.Tensor, s: Stream) -> torch.Tensor:
@@ -126,7 +136,8 @@ def kept_draft_logits(
                 whole[slot, step] = axes.to_dtype(values, dtype)
     if pattern == "narrower" and vocab > 4:
         whole = whole[..., : vocab - 3].contiguous()
-    return guarded(whole, fill=-1.0)
+    made: torch.Tensor = guarded(whole, fill=-1.0)
+    return made
 
 
 def step_pool(row: Row, s: Stream) -> Pool:
@@ -246,9 +257,7 @@ def scores_cases() -> Iterator[Case]:
         return step_pool({**rest, **row}, s)
 
     yield from _many(name, **{"draft ids": "random"})
-    yield from axes.cases_from(
-        chosen, build, name=name, contract=lambda row: contract({**rest, **row}), limit=30
-    )
+    yield from axes.cases_from(chosen, build, name=name, contract=lambda row: contract({**rest, **row}), limit=30)
 
 
 def block_cases() -> Iterator[Case]:
@@ -376,7 +385,9 @@ def resample_cases() -> Iterator[Case]:
 def prepare_resample(arm: Arm, pool: Pool) -> Call:
     """A launch of the kernel that resamples a rejected token, with blocks of 16 ids, without block verification."""
     target, drafts = pool["target_logits"], pool["draft_logits"]
-    pointers = {f"{name}_ptr": value for name, value in pool.items() if value is None or isinstance(value, torch.Tensor)}
+    pointers = {
+        f"{name}_ptr": value for name, value in pool.items() if value is None or isinstance(value, torch.Tensor)
+    }
     values = {
         **pointers,
         **strides(
@@ -398,7 +409,8 @@ def prepare_resample(arm: Arm, pool: Pool) -> Call:
     kernel = arm.first(*RESAMPLE)
     if drafts is None and "HAS_DRAFT_LOGITS" not in takes(kernel):
         raise ApiChange("the kernel needs draft logits")
-    return launch(arm, kernel, (2, pool["resampled_local_max"].shape[1]), values)
+    launched: Call = launch(arm, kernel, (2, pool["resampled_local_max"].shape[1]), values)
+    return launched
 
 
 def _no_watermark() -> Mapping[str, Any]:
@@ -467,7 +479,8 @@ def prepare_insert(arm: Arm, pool: Pool) -> Call:
         "resample_num_blocks": blocks,
         "PADDED_RESAMPLE_NUM_BLOCKS": 1 << (blocks - 1).bit_length(),
     }
-    return launch(arm, arm.first(*INSERT), (2,), values)
+    launched: Call = launch(arm, arm.first(*INSERT), (2,), values)
+    return launched
 
 
 TARGETS = (

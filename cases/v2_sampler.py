@@ -1,4 +1,4 @@
-"""V2 `Sampler` and `RejectionSampler` from end to end: requests come in, staged writes are flushed, a step is sampled."""
+"""V2 `Sampler` and `RejectionSampler` from end to end: requests come in, writes are flushed, a step is sampled."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def _step(rows: Rows, slots: Sequence[int], state: Pool, input_ids: torch.Tensor
 
 
 def _state(s: Stream, vocab: int) -> Pool:
-    return token_state(s, vocab, (3, 2, 1, 5, 4, 2), (4, 3, 1, 5, 6, 2), (6, 5, 3, 7, 9, 4))
+    step: Pool = token_state(s, vocab, (3, 2, 1, 5, 4, 2), (4, 3, 1, 5, 6, 2), (6, 5, 3, 7, 9, 4))
+    return step
 
 
 def _pool(row: Row, s: Stream) -> Pool:

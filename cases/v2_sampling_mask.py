@@ -27,7 +27,15 @@ PACK = f"{GPU}.sample.output:_pack_sampling_mask_kernel"
 
 PATTERNS = (
     *("-inf some", "-inf all but one", "random", "integer grid", "-0.0", "denormals", "huge"),
-    *("-inf first row", "-inf everywhere", "+inf once", "+inf twice", "NaN at the start", "NaN at the end", "NaN everywhere"),
+    *(
+        "-inf first row",
+        "-inf everywhere",
+        "+inf once",
+        "+inf twice",
+        "NaN at the start",
+        "NaN at the end",
+        "NaN everywhere",
+    ),
 )
 SAMPLED = ("one each", "none on the first", "none on the last", "none", "mixed")
 AXES = {
@@ -164,7 +172,11 @@ def prepare_cat(arm: Arm, pool: Pool) -> Call:
 
     def both() -> dict[str, Any]:
         mask = joined(chunks)
-        return {"counts": mask.counts, "lists": mask.tolists(sampled), "shapes": [mask.token_ids.shape, mask.packed_mask.shape]}
+        return {
+            "counts": mask.counts,
+            "lists": mask.tolists(sampled),
+            "shapes": [mask.token_ids.shape, mask.packed_mask.shape],
+        }
 
     return Call(both)
 
@@ -198,7 +210,11 @@ def _kernel_pool(row: Row, s: Stream) -> Pool:
 
 def kernel_cases() -> Iterator[Case]:
     yield from axes.cases_from(
-        KERNEL_AXES, _kernel_pool, name="v2.sampling_mask_kernel", contract=lambda row: row["logits"] in PATTERNS[:6], limit=45
+        KERNEL_AXES,
+        _kernel_pool,
+        name="v2.sampling_mask_kernel",
+        contract=lambda row: row["logits"] in PATTERNS[:6],
+        limit=45,
     )
 
 
@@ -225,7 +241,8 @@ def _prepare_kernel(symbol: str) -> Any:
             "ROWS_PER_REQUEST": pool["rows_per_request"],
             "BLOCK_SIZE": 16,
         }
-        return launch(arm, arm.get(symbol), (pool["counts"].shape[0],), values)
+        launched: Call = launch(arm, arm.get(symbol), (pool["counts"].shape[0],), values)
+        return launched
 
     return prepare_kernel
 
@@ -233,9 +250,21 @@ def _prepare_kernel(symbol: str) -> Any:
 TARGETS = (
     Target("v2.sampling_mask", (FROM_LOGITS,), cases, prepare, uses=(TENSORS,), triton=True),
     Target(
-        "v2.sampling_mask_lists", (TOLISTS,), cases, prepare_lists, uses=(TENSORS, FROM_LOGITS, LISTS, f"{LISTS}.slice_request", f"{LISTS}.to_nested_list"), triton=True
+        "v2.sampling_mask_lists",
+        (TOLISTS,),
+        cases,
+        prepare_lists,
+        uses=(TENSORS, FROM_LOGITS, LISTS, f"{LISTS}.slice_request", f"{LISTS}.to_nested_list"),
+        triton=True,
     ),
-    Target("v2.sampling_mask_rows", (FROM_LOGITS,), several_cases, prepare_lists, uses=(TENSORS, TOLISTS, LISTS), triton=True),
+    Target(
+        "v2.sampling_mask_rows",
+        (FROM_LOGITS,),
+        several_cases,
+        prepare_lists,
+        uses=(TENSORS, TOLISTS, LISTS),
+        triton=True,
+    ),
     Target("v2.sampling_mask_cat", (CAT,), cat_cases, prepare_cat, uses=(TENSORS, FROM_LOGITS, TOLISTS), triton=True),
     Target("v2.sampling_mask_kernel", (COMPACT,), kernel_cases, _prepare_kernel(COMPACT), triton=True),
     Target("v2.pack_mask_kernel", (PACK,), pack_cases, _prepare_kernel(PACK), triton=True),

@@ -67,7 +67,8 @@ def token_state(
 
     def lengths(values: Sequence[int]) -> torch.Tensor:
         padded = [*values, *[2] * (slots - len(values))]
-        return guarded(torch.tensor(padded, dtype=torch.int32), fill=3)
+        made: torch.Tensor = guarded(torch.tensor(padded, dtype=torch.int32), fill=3)
+        return made
 
     return {
         "all_token_ids": guarded(s.integers(0, max(vocab, 1), (slots, width), torch.int32), fill=0),
@@ -138,7 +139,9 @@ def flush(arm: Arm, state: Any, pool: Pool) -> None:
     state.apply_staged_writes(**arm.bind(state.apply_staged_writes, values))
 
 
-def process(arm: Arm, state: Any, names: Sequence[str], logits: torch.Tensor, context: Mapping[str, Any]) -> torch.Tensor:
+def process(
+    arm: Arm, state: Any, names: Sequence[str], logits: torch.Tensor, context: Mapping[str, Any]
+) -> torch.Tensor:
     """Process a step's logits; returns the processed logits, which are the given ones when done in place.
 
     Args:

@@ -101,7 +101,9 @@ def prepare(arm: Arm, pool: Pool) -> Call:
                 result = result if after is None else after
             else:
                 arm.note(f"SamplingStates has no {name}")
-        device = {name: getattr(state, name).gpu.clone() for name in ("temperature", "top_k", "top_p", "min_p", "seeds")}
+        device = {
+            name: getattr(state, name).gpu.clone() for name in ("temperature", "top_k", "top_p", "min_p", "seeds")
+        }
         return {**found, "logits": result, "device": device, **snapshot(state, SNAPSHOT)}
 
     return Call(life)
@@ -150,7 +152,9 @@ def staged_cases() -> Iterator[Case]:
         STAGED_AXES,
         _staged_pool,
         name="v2.staged_writes",
-        contract=lambda row: row["writes"] not in ("past the row", "negative row", "more writes than rows") and row["dtype"] != "int16",
+        contract=lambda row: (
+            row["writes"] not in ("past the row", "negative row", "more writes than rows") and row["dtype"] != "int16"
+        ),
         allowed=lambda row: row["writes"] != "past the row" or (row["width"] and not row["elements"]),
         limit=60,
     )

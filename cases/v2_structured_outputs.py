@@ -43,7 +43,8 @@ def _mask(bits: str, rows: int, vocab: int, wider: bool, s: Stream) -> np.ndarra
             mask[:, words // 2] = -1
         elif place is not None and place // 32 < words:
             mask[:, place // 32] = np.array(1 << (place % 32), dtype=np.uint32).astype(np.int32)
-    return mask
+    words_of_rows: np.ndarray[Any, Any] = mask
+    return words_of_rows
 
 
 def _pool(row: Row, s: Stream) -> Pool:
@@ -163,7 +164,8 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
         indices = [rows.index(row) if row in rows else -1 for row in range(logits.shape[0])]
         values["bitmask_indices_ptr"] = torch.tensor(indices, dtype=torch.int32)
         grid = (logits.shape[0], grid[1])
-    return launch(arm, kernel, grid, values)
+    launched: Call = launch(arm, kernel, grid, values)
+    return launched
 
 
 # -- drafts that a grammar rules out -------------------------------------------------------------------------------
@@ -194,7 +196,15 @@ def prepare_invalid(arm: Arm, pool: Pool) -> Call:
 
 
 TARGETS = (
-    Target("v2.grammar_bitmask", (APPLY,), cases, prepare, uses=(WORKER, f"{WORKER}.__init__"), triton=True, rows=("logits",)),
+    Target(
+        "v2.grammar_bitmask",
+        (APPLY,),
+        cases,
+        prepare,
+        uses=(WORKER, f"{WORKER}.__init__"),
+        triton=True,
+        rows=("logits",),
+    ),
     Target("v2.grammar_bitmask_kernel", (KERNEL,), kernel_cases, prepare_kernel, triton=True, rows=("logits",)),
     Target("v2.grammar_invalid_drafts", (INVALID,), invalid_cases, prepare_invalid),
 )

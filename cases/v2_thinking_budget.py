@@ -53,7 +53,9 @@ def _put(tokens: list[int], place: int, marker: Sequence[int]) -> None:
             tokens[place + offset] = token
 
 
-def _tokens(place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[int]], drafts: int, s: Stream) -> list[int]:
+def _tokens(
+    place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[int]], drafts: int, s: Stream
+) -> list[int]:
     """Prompt, output and draft tokens of one request, with markers."""
     start, natural, forced = markers
     tokens = s.integers(0, 15, (_TOTAL + drafts,)).tolist()
@@ -68,7 +70,8 @@ def _tokens(place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[in
         "cut off": len(tokens) - 1,
     }.get(place, 2)
     if place == "nowhere":
-        return tokens
+        ids: list[int] = tokens
+        return ids
     _put(tokens, at, start)
     if place.startswith("ended"):
         _put(tokens, _PROMPT + 2, natural)
@@ -78,7 +81,8 @@ def _tokens(place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[in
         _put(tokens, _TOTAL - 1, forced[:1])
     if place == "forced end begun in drafts":
         _put(tokens, len(tokens) - 1, forced[:1])
-    return tokens
+    ids = tokens
+    return ids
 
 
 def _pool(row: Row, s: Stream) -> Pool:
@@ -104,7 +108,8 @@ def _pool(row: Row, s: Stream) -> Pool:
         scanned = 1
 
     def filled(value: int) -> torch.Tensor:
-        return guarded(torch.full((SLOTS,), value, dtype=torch.int32), fill=-1)
+        made: torch.Tensor = guarded(torch.full((SLOTS,), value, dtype=torch.int32), fill=-1)
+        return made
 
     pool: Pool = {
         "logits": guarded_logits("random", rows.count, 40, s, FLOATS[row["dtype"]], row["layout"]),
@@ -195,6 +200,11 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
 TARGETS = (
     Target("v2.apply_thinking_budget", (APPLY,), cases, by_name(APPLY), triton=True, rows=("logits",)),
     Target(
-        "v2.thinking_budget_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+        "v2.thinking_budget_state",
+        (STATE,),
+        state_cases,
+        prepare_state,
+        uses=methods(STATE, *APPLY_METHODS),
+        triton=True,
     ),
 )

@@ -1,0 +1,306 @@
+"""V2 watermarks: sampling by a keyed function of the tokens before, and which contexts have occurred already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from difftest.cases import axes
+from difftest.cases.axes import FLOATS, Row, Stream, guarded
+from difftest.cases.v2_batch import (
+    GPU,
+    SEED_VALUES,
+    SLOTS,
+    by_name,
+    guarded_logits,
+    launch,
+    map_rows,
+    per_slot,
+    row_positions,
+    slot_seeds,
+    strides,
+)
+from difftest.cases.v2_rejection import AXES as REJECTION_AXES
+from difftest.cases.v2_rejection import REJECTION_SAMPLE, contract, step_pool
+from difftest.target import Arm, Call, Case, Pool, Target
+
+MODULE = f"{GPU}.sample.watermark"
+SAMPLE = f"{MODULE}:philox_gumbel_sample"
+REPEATED = f"{MODULE}:repeated_context_mask"
+DRAFTING = f"{MODULE}:draft_watermarking_mask"
+MASK_KERNEL = f"{MODULE}:_repeated_context_mask_kernel"
+KEYS = {
+    "plain": 0x0123_4567_89AB_CDEF,
+    "zero": 0,
+    "largest": 2**64 - 1,
+    "low half": 0xFFFF_FFFF,
+    "high half": 0xFFFF_FFFF << 32,
+}
+
+AXES = {
+    "logits": (
+        *(
+            "random",
+            "integer grid",
+            "near ties",
+            "all equal",
+            "-0.0",
+            "-inf some",
+            "-inf all but one",
+            "-inf everywhere",
+        ),
+        *("+inf once", "NaN at the start", "NaN everywhere"),
+    ),
+    "key": tuple(KEYS),
+    "context width": (4, 1, 2, 3, 5, 8, 9),
+    "contexts": ("random", "equal", "-1", "partly -1", "0", "above 2^31"),
+    "vocab": (50, 1, 3, 4, 5, 1023, 1024, 1025),
+    "skipped": ("no mask", "none", "first", "all"),
+    "cache": ("none", "one column", "a column each"),
+    "temperature": axes.spreads(1.0, (0.0, 0.5), 0.0),
+    "use_fp64": (False, True),
+    "drafting": (False, True),
+    "dtype": tuple(FLOATS),
+    "layout": ("contiguous", "padded rows", "transposed"),
+    "context layout": ("contiguous", "padded rows", "transposed"),
+    "context dtype": ("int64", "int32"),
+    "mapping": ("permuted", "-1 at the end"),
+    "seed": SEED_VALUES[:4],
+}
+_ROWS = 2
+
+
+def contexts(pattern: str, rows: int, width: int, s: Stream, dtype: torch.dtype, layout: str) -> torch.Tensor:
+    """Token ids before each row, [rows, width]; -1 where the history is shorter."""
+    drawn = s.integers(0, 1000, (rows, width))
+    if pattern == "equal":
+        drawn[:] = drawn[:1].clone()
+    elif pattern == "partly -1":
+        drawn[:, : (width + 1) // 2] = -1
+    elif pattern != "random":
+        drawn.fill_({"-1": -1, "0": 0, "above 2^31": 2**31 - 1 if dtype is torch.int32 else 2**31 + 5}[pattern])
+    made: torch.Tensor = axes.lay_out(drawn.to(dtype), layout)
+    return made
+
+
+def _pool(row: Row, s: Stream) -> Pool:
+    if row["cache"] != "none" and row["skipped"] == "no mask":
+        row = {**row, "skipped": "none"}  # a cache needs slots, and slots come with a mask
+    dtype = FLOATS[row["dtype"]]
+    mapping = map_rows(row["mapping"], _ROWS)
+    pool: Pool = {
+        "logits": guarded_logits(row["logits"], _ROWS, row["vocab"], s, dtype, row["layout"]),
+        "contexts": contexts(
+            row["contexts"], _ROWS, row["context width"], s, axes.IDS[row["context dtype"]], row["context layout"]
+        ),
+        "key": KEYS[row["key"]],
+        "use_fp64": row["use_fp64"],
+        "is_drafting": row["drafting"],
+    }
+    if row["skipped"] != "no mask":
+        pool["expanded_idx_mapping"] = torch.tensor(mapping, dtype=torch.int32)
+    if row["skipped"] != "no mask":
+        skipped = {"none": [False, False], "first": [True, False], "all": [True, True]}[row["skipped"]]
+        pool |= {
+            "skip_mask": torch.tensor(skipped),
+            "temperatures": per_slot(row["temperature"].over(_ROWS), mapping, 0.7, torch.float32),
+            "seeds": slot_seeds(row["seed"], mapping, s),
+            "positions": row_positions("plain", _ROWS, s),
+        }
+    if row["cache"] != "none":
+        pool["logits_cache"] = guarded(axes.poison((SLOTS, 2, row["vocab"]), dtype))
+        pool["logits_cache_source"] = axes.logits("random", _ROWS, row["vocab"], s, dtype)
+        each = row["cache"] == "a column each"
+        pool["logits_cache_col"] = torch.tensor([1, 0] if each else 1, dtype=torch.int32)
+    return pool
+
+
+def cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        AXES,
+        _pool,
+        name="v2.watermark_sample",
+        contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS and row["contexts"] != "above 2^31",
+        limit=75,
+    )
+
+
+# -- contexts that have occurred -----------------------------------------------------------------------------------
+
+MASK_AXES = {
+    "history": ("repeats", "no repeat", "all the same", "empty", "prompt repeats", "one token"),
+    "max_history": (None, 1, 3, 100),
+    "include_prompt": (False, True),
+    "skip_partial_context": (False, True),
+    "offsets": ("none", "zero", "some", "equal row"),
+    "width": (2, 1, 3, 5),
+    "local": ("none", "block"),
+    "mapping": ("permuted", "-1 at the end", "two rows of one slot"),
+}
+_PROMPT, _TOTAL = 4, 12
+
+
+def _mask_pool(row: Row, s: Stream) -> Pool:
+    rows, width = 4, row["width"]
+    slots = map_rows(row["mapping"], rows)
+    if row["local"] == "block":
+        slots = [slots[0], slots[0], slots[0], slots[2]]
+    tokens = s.integers(0, 3 if row["history"] == "repeats" else 900, (SLOTS, _TOTAL + 3)).int()
+    if row["history"] == "all the same":
+        tokens.fill_(7)
+    total = {"empty": _PROMPT, "one token": _PROMPT + 1}.get(row["history"], _TOTAL)
+    ends = []
+    for slot in slots:
+        past = tokens[slot, :total].tolist()
+        if row["history"] == "prompt repeats":
+            past = tokens[slot, :_PROMPT].tolist()
+        ends.append(([-1] * width + past)[-width:])
+    pool: Pool = {
+        "all_token_ids": guarded(tokens, fill=0),
+        "req_indices": torch.tensor(slots, dtype=torch.int32),
+        "prompt_lens": guarded(torch.full((SLOTS,), _PROMPT, dtype=torch.int32), fill=1),
+        "total_lens": guarded(torch.full((SLOTS,), total, dtype=torch.int32), fill=2),
+        "contexts": torch.tensor(ends, dtype=torch.int64),
+        "max_history": row["max_history"],
+        "include_prompt": row["include_prompt"],
+        "skip_partial_context": row["skip_partial_context"],
+    }
+    if row["offsets"] != "none":
+        given = {"zero": [0] * rows, "some": [0, 1, 2, 5], "equal row": [2] * rows}[row["offsets"]]
+        pool["history_offsets"] = torch.tensor(given, dtype=torch.int32)
+    if row["local"] == "block":
+        pool["local_positions"] = torch.tensor([0, 1, 2, 0], dtype=torch.int32)
+        pool["num_speculative_steps"] = 2
+    return pool
+
+
+def mask_cases() -> Iterator[Case]:
+    yield from axes.cases_from(MASK_AXES, _mask_pool, name="v2.repeated_contexts", limit=60)
+
+
+def prepare_mask_kernel(arm: Arm, pool: Pool) -> Call:
+    """A launch of the kernel that looks for repeated contexts; the function takes another way on a CPU."""
+    rows, width = pool["contexts"].shape
+    offsets, local = pool.get("history_offsets"), pool.get("local_positions")
+    values: dict[str, Any] = {
+        "output_ptr": pool["output"],
+        "all_token_ids_ptr": pool["all_token_ids"],
+        "req_indices_ptr": pool["req_indices"],
+        "prompt_lens_ptr": pool["prompt_lens"],
+        "total_lens_ptr": pool["total_lens"],
+        "history_offsets_ptr": offsets,
+        "history_offsets_stride": 0 if offsets is None else offsets.stride(0),
+        "contexts_ptr": pool["contexts"],
+        "context_stride": pool["contexts"].stride(0),
+        "local_positions_ptr": local,
+        "prior_contexts_ptr": None,
+        "prior_contexts_stride_0": 0,
+        "prior_contexts_stride_1": 0,
+        "steps_ptr": None,
+        "steps_stride": 0,
+        "enabled_ptr": None,
+        **strides(all_token_ids=pool["all_token_ids"]),
+        "CONTEXT_WIDTH": width,
+        "NUM_SPECULATIVE_STEPS": pool.get("num_speculative_steps", 0),
+        "MAX_HISTORY": pool["max_history"] or 0,
+        "INCLUDE_PROMPT": pool["include_prompt"],
+        "SKIP_PARTIAL_CONTEXT": pool["skip_partial_context"],
+        "HAS_HISTORY_OFFSETS": offsets is not None,
+        "SPECULATIVE_CONTEXTS": local is not None,
+        "DRAFT_CONTEXTS": False,
+        "BLOCK": 4,
+    }
+    launched: Call = launch(arm, arm.get(MASK_KERNEL), (rows,), values)
+    return launched
+
+
+def mask_kernel_cases() -> Iterator[Case]:
+    def build(row: Row, s: Stream) -> Pool:
+        return {**_mask_pool(row, s), "output": guarded(torch.full((4,), 9, dtype=torch.uint8), fill=8)}
+
+    yield from axes.cases_from(MASK_AXES, build, name="v2.repeated_contexts_kernel", limit=45)
+
+
+DRAFT_AXES = {
+    "step": (1, 0, 2),
+    "max_history": (None, 1, 3),
+    "include_prompt": (False, True),
+    "enabled": ("all", "none", "first"),
+    "history": MASK_AXES["history"],
+    "prior": ("other", "the same"),
+}
+
+
+def _draft_pool(row: Row, s: Stream) -> Pool:
+    rest = {"skip_partial_context": False, "offsets": "none", "width": 2, "local": "none", "mapping": "permuted"}
+    pool = _mask_pool({**rest, **row}, s)
+    prior = s.integers(0, 900, (5, 3, 2))
+    if row["prior"] == "the same":
+        prior[:4] = pool["contexts"].unsqueeze(1)
+    enabled = {"all": [True] * 4, "none": [False] * 4, "first": [True, False, False, False]}[row["enabled"]]
+    kept = ("all_token_ids", "req_indices", "prompt_lens", "total_lens", "contexts", "max_history", "include_prompt")
+    return {
+        **{name: pool[name] for name in kept},
+        "prior_contexts": prior,
+        "steps": torch.full((4,), row["step"], dtype=torch.int64),
+        "enabled": torch.tensor(enabled),
+    }
+
+
+def draft_cases() -> Iterator[Case]:
+    yield from axes.cases_from(DRAFT_AXES, _draft_pool, name="v2.draft_watermarks", limit=40)
+
+
+# -- rejection sampling with a watermark ---------------------------------------------------------------------------
+
+
+def rejection_cases() -> Iterator[Case]:
+    names = ("drafts", "draft ids", "temperature", "logits", "draft logits", "vocab", "use_fp64", "dtype")
+    chosen: dict[str, Any] = {
+        "marked": ("all", "one slot", "none"),
+        "skipped": ("no mask", "some", "all"),
+        "width": (4, 1, 5),
+    }
+    chosen |= {name: REJECTION_AXES[name] for name in names}
+    chosen["vocab"], chosen["logits"] = (40, 1025), ("two maxima", "random", "-inf some", "NaN everywhere")
+    rest = {name: values[0] for name, values in REJECTION_AXES.items()}
+
+    def build(row: Row, s: Stream) -> Pool:
+        pool = step_pool({**rest, **row}, s)
+        rows = pool["target_logits"].shape[0]
+        marked = torch.zeros(SLOTS, dtype=torch.bool)
+        slots = pool["idx_mapping"].tolist()
+        marked[{"all": slots, "one slot": slots[:1], "none": []}[row["marked"]]] = True
+        pool |= {
+            "contexts": contexts("random", rows, row["width"], s, torch.int64, "contiguous"),
+            "watermarking": marked,
+            "watermark_key": KEYS["plain"],
+        }
+        if row["skipped"] != "no mask":
+            pool["watermarking_skip_mask"] = (
+                torch.arange(rows) % 2 == 0 if row["skipped"] == "some" else torch.ones(rows) > 0
+            )
+        step: Pool = pool
+        return step
+
+    yield from axes.cases_from(
+        chosen, build, name="v2.rejection_watermark", contract=lambda row: contract({**rest, **row}), limit=40
+    )
+
+
+TARGETS = (
+    Target("v2.watermark_sample", (SAMPLE,), cases, by_name(SAMPLE), triton=True, rows=("return",)),
+    Target("v2.repeated_contexts", (REPEATED,), mask_cases, by_name(REPEATED)),
+    Target("v2.repeated_contexts_kernel", (MASK_KERNEL,), mask_kernel_cases, prepare_mask_kernel, triton=True),
+    Target("v2.draft_watermarks", (DRAFTING,), draft_cases, by_name(DRAFTING)),
+    Target(
+        "v2.rejection_watermark",
+        (f"{MODULE}:philox_gumbel_block_argmax",),
+        rejection_cases,
+        by_name(*REJECTION_SAMPLE),
+        uses=REJECTION_SAMPLE[:1],
+        triton=True,
+    ),
+)
