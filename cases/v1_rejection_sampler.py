@@ -280,7 +280,6 @@ def processor_cases() -> Iterator[Case]:
         contract=lambda row: features_usual(row) and row["logits"] not in axes.UNUSUAL_LOGITS,
         allowed=features_fit,
         rows=[*single, *together, *pairs],
-        limit=230,
     )
 
 
@@ -430,7 +429,6 @@ def forward_cases() -> Iterator[Case]:
         ),
         allowed=features_fit,
         rows=[*single, *together, *pairs],
-        limit=84,
     )
 
 
