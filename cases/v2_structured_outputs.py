@@ -33,7 +33,7 @@ AXES = {
 
 def _mask(bits: str, rows: int, vocab: int, wider: bool, s: Stream) -> np.ndarray[Any, Any]:
     words = -(-vocab // 32) + (1 if wider else 0)
-    mask = s.integers(1 - (1 << 30), 1 << 30, (rows, words)).int().numpy() * np.int32(2)
+    mask: np.ndarray[Any, Any] = s.integers(1 - (1 << 30), 1 << 30, (rows, words)).int().numpy() * np.int32(2)
     if bits == "all set":
         mask[:] = -1
     elif bits != "random":
@@ -43,8 +43,7 @@ def _mask(bits: str, rows: int, vocab: int, wider: bool, s: Stream) -> np.ndarra
             mask[:, words // 2] = -1
         elif place is not None and place // 32 < words:
             mask[:, place // 32] = np.array(1 << (place % 32), dtype=np.uint32).astype(np.int32)
-    words_of_rows: np.ndarray[Any, Any] = mask
-    return words_of_rows
+    return mask
 
 
 def _pool(row: Row, s: Stream) -> Pool:

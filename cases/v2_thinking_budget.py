@@ -58,7 +58,7 @@ def _tokens(
 ) -> list[int]:
     """Prompt, output and draft tokens of one request, with markers."""
     start, natural, forced = markers
-    tokens = s.integers(0, 15, (_TOTAL + drafts,)).tolist()
+    tokens: list[int] = s.integers(0, 15, (_TOTAL + drafts,)).tolist()
     at = {
         "in the prompt": 1,
         "in the output": _PROMPT + 1,
@@ -70,8 +70,7 @@ def _tokens(
         "cut off": len(tokens) - 1,
     }.get(place, 2)
     if place == "nowhere":
-        ids: list[int] = tokens
-        return ids
+        return tokens
     _put(tokens, at, start)
     if place.startswith("ended"):
         _put(tokens, _PROMPT + 2, natural)
@@ -81,8 +80,7 @@ def _tokens(
         _put(tokens, _TOTAL - 1, forced[:1])
     if place == "forced end begun in drafts":
         _put(tokens, len(tokens) - 1, forced[:1])
-    ids = tokens
-    return ids
+    return tokens
 
 
 def _pool(row: Row, s: Stream) -> Pool:
