@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import struct
 import types
 from collections import Counter
@@ -38,6 +39,8 @@ DEPTH = 100
 """Containers are followed this deep: a list that holds itself must come to an end."""
 
 _INT_ONLY = frozenset({int})
+_FLOAT_ONLY = frozenset({float})
+_pack_float = struct.Struct("<d").pack
 _PLAIN = (int, bool, str, bytes, type(None))
 
 
@@ -65,15 +68,20 @@ class Freezer:
     def __call__(self, value: Any) -> Frozen:
         kind = type(value)
         if kind is list or kind is tuple:
-            if set(map(type, value)) == _INT_ONLY:
+            kinds = set(map(type, value))
+            if kinds == _INT_ONLY:
                 return ("ints", kind.__name__, tuple(value))
+            if not kinds:
+                return ("items", kind.__name__, ())
+            if kinds == _FLOAT_ONLY:
+                return ("items", kind.__name__, tuple([("float", _pack_float(item)) for item in value]))
             return self._nested(self._sequence, value, kind.__name__)
         if kind is torch.Tensor:
             return self._tensor(value)
         if kind in _PLAIN:
             return (kind.__name__, value)
         if kind is float:
-            return ("float", struct.pack("<d", value))
+            return ("float", _pack_float(value))
         if kind is np.ndarray:
             return self._array(value)
         if kind is dict:
@@ -101,7 +109,8 @@ class Freezer:
                 "Tensor",
                 (("layout", ("str", str(value.layout))), ("dense", self(value.to_dense()))),
             )
-        device = value.device.type
+        on_host = value.is_cpu
+        device = "cpu" if on_host else value.device.type
         shape = tuple(value.shape)
         strides = _relevant(shape, value.stride())
         if device == "meta":
@@ -113,24 +122,24 @@ class Freezer:
         if self._whole:
             if size >= LARGE:
                 return ("opaque", f"lazily reserved storage of {size} bytes")
-            if device != "cpu":
+            if not on_host:
                 storage = storage.cpu()  # type: ignore[no-untyped-call]
             return (
                 "storage",
-                str(value.dtype),
+                _dtype_name(value.dtype),
                 shape,
                 value.stride(),
                 value.storage_offset(),
                 storage_bytes(storage),
             )
         plain = value.detach()
-        if device != "cpu":
+        if not on_host:
             plain = plain.cpu()
         if plain.is_conj() or plain.is_neg():
             plain = plain.resolve_conj().resolve_neg()
         if not plain.is_contiguous():
             plain = plain.contiguous()
-        return ("tensor", str(value.dtype), shape, strides, device, tensor_bytes(plain))
+        return ("tensor", _dtype_name(value.dtype), shape, strides, device, tensor_bytes(plain))
 
     def _array(self, value: np.ndarray[Any, Any]) -> Frozen:
         if value.dtype.hasobject:
@@ -156,6 +165,8 @@ class Freezer:
 
     def _other(self, value: Any) -> Frozen:
         kind = type(value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return ("fields", kind.__name__, tuple([(n, self(i)) for n, i in zip(value._fields, value, strict=True)]))
         if isinstance(value, torch.Tensor):
             return self._tensor(value.as_subclass(torch.Tensor))
         if isinstance(value, np.generic):
@@ -176,12 +187,6 @@ class Freezer:
             return ("again", self._seen[id(value)])
         self._seen[id(value)] = len(self._seen)
         self._alive.append(value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return (
-                "fields",
-                kind.__name__,
-                tuple((name, self(item)) for name, item in zip(value._fields, value, strict=True)),
-            )
         if isinstance(value, list | tuple):
             return self._sequence(value)
         if isinstance(value, Mapping):
@@ -200,6 +205,11 @@ class Freezer:
             held = {**(state or {}), **{n: getattr(value, n) for n in slots}}
             return ("fields", kind.__name__, tuple((n, self(held[n])) for n in sorted(held)))
         return ("opaque", kind.__name__)
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype)
 
 
 def _slots(cls: type) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
-from difftest.call.values import Copier, has_large
+from difftest.call.values import Copier, has_large, has_made
 from difftest.errors import ApiChange, LiftError
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -85,6 +85,10 @@ class Caller:
         self.in_tree = in_tree
         self.environment_errors: dict[str, None] = {}
         self.live: tuple[Pool, Any] | None = None
+        self._pool: Pool | None = None
+        self._large = False
+        self._plain: Pool = {}
+        self._before: dict[str, Frozen] = {}
 
     # `live` holds the arm's own pool and return value of the last call, for checks on live values; None if it raised.
 
@@ -96,7 +100,10 @@ class Caller:
         """
         self.live = None
         try:
-            private: Pool = Copier(arm)(pool if not has_large(pool) else case.build())
+            if pool is not self._pool:
+                self._pool, self._large, self._before = pool, has_large(pool), {}
+                self._plain = {name: value for name, value in pool.items() if not has_made(value)}
+            private: Pool = Copier(arm)(pool if not self._large else case.build())
             prepared = self._prepare(target, symbol, arm, private)
         except ApiChange as error:
             return NotCalled(f"api-change: {error}")
@@ -108,11 +115,10 @@ class Caller:
             return NotCalled(
                 f"inputs could not be made in {arm.label}: {type(error).__name__}: {self.scrub(str(error))}"
             )
-        before = Freezer(whole=True)
-        first = {}
-        for name, value in private.items():
-            before.name = name
-            first[name] = _take(before, value)
+        if not self._before:  # copies of plain data are all the same; objects of an arm's own classes need not be
+            self._before = _take_each(Freezer(whole=True), {n: v for n, v in private.items() if n in self._plain})
+        made = {name: value for name, value in private.items() if name not in self._plain}
+        before = {**self._before, **_take_each(Freezer(whole=True), made)} if made else self._before
         self.states.after()
         for name, text in self.process.settle():
             arm.note(f"loading it or making its inputs changes {name} to {text}; put back before the call")
@@ -136,14 +142,10 @@ class Caller:
         output.name = "return"
         returned = _take(output, result) if raised is None else None
         watched = tuple([(name, self._watch(output, name, value)) for name, value in prepared.watch.items()])
-        after = Freezer(whole=True)
-        changed = []
-        for name, value in private.items():
-            after.name = name
-            now = _take(after, value)
-            if now != first[name]:
-                changed.append((name, now))
-        aliases = _aliases(output.memory, before.memory)
+        inputs = Freezer(whole=True)
+        after = _take_each(inputs, private)
+        changed = [(name, now) for name, now in after.items() if name not in before or now != before[name]]
+        aliases = _aliases(output.memory, inputs.memory)
         return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process)
 
     def _prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
@@ -184,6 +186,14 @@ def _take(freezer: Freezer, value: Any) -> Frozen:
         return freezer(value)
     except BaseException as error:
         return ("opaque", f"{type(value).__name__} that cannot be read: {type(error).__qualname__}")
+
+
+def _take_each(freezer: Freezer, values: Pool) -> dict[str, Frozen]:
+    found = {}
+    for name, value in values.items():
+        freezer.name = name
+        found[name] = _take(freezer, value)
+    return found
 
 
 def is_environment(outcome: Outcome) -> bool:

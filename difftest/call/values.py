@@ -80,7 +80,16 @@ def has_large(value: Any) -> bool:
         return has_large(value.fields)
     if isinstance(value, Mapping):
         return any(has_large(item) for item in value.values())
-    return isinstance(value, list | tuple) and any(has_large(item) for item in value)
+    return isinstance(value, list | tuple) and any(not isinstance(i, int) and has_large(i) for i in value)
+
+
+def has_made(value: Any) -> bool:
+    """Whether a value holds an instance of an arm's own class."""
+    if isinstance(value, Made):
+        return True
+    if isinstance(value, Mapping):
+        return any(has_made(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(has_made(item) for item in value)
 
 
 class Copier:
