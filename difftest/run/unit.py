@@ -25,7 +25,7 @@ _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are
 class UnitRun:
     """Runs one unit and reports to the supervisor as it goes.
 
-    The unit: `number`, `target`, `symbols` (per arm), `arms` (labels: base, head), `share` ([k, n]: cases k, k+n, ...),
+    The unit: `number`, `target`, `symbols` (per arm), `arms` (labels: base, head), `share` ([k, n]: share k of n),
     `start` (first case index to run), `dead` ({case index: [arm, kind, text]} for calls that killed a child),
     `options`.
     """
@@ -75,13 +75,13 @@ class UnitRun:
         due = self.child.timed_flush()
         done = 0
         for index, case in enumerate(cases):
-            if index % total != share:
+            if share_of(index, total) != share:
                 continue
             if index < self.unit["start"]:
                 done += 1
                 continue
             if until is not None and index >= until:
-                left = len(range(index, len(cases), total))
+                left = sum(share_of(later, total) == share for later in range(index, len(cases)))
                 self.unmeasured["not run: too many earlier cases crashed or hung"] += left
                 self.counts["unmeasured"] += left
                 break
@@ -154,7 +154,7 @@ class UnitRun:
             self.after_death(index, case, pool, identity, dead)
             return
         fill, other_fill = fills(index)
-        first_arm = HEAD if index % 2 and self.first is not None else BASE
+        first_arm = HEAD if share_of(index + 1, 2) and self.first is not None else BASE
         runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
         uninitialised = {}
         live: list[Live] = [None, None]
@@ -365,6 +365,11 @@ def _same(one: Outcome | NotCalled, other: Outcome | NotCalled) -> bool:
     if isinstance(one, NotCalled) or isinstance(other, NotCalled):
         return one == other
     return one[:-1] == other[:-1]
+
+
+def share_of(index: int, total: int) -> int:
+    """Which of `total` shares a case belongs to. Scattered, since neighbours in a grid differ in cost by turns."""
+    return (index * 2_654_435_761 >> 16) % total
 
 
 def _has_checks(target: Target) -> bool:
