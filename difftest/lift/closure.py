@@ -142,8 +142,6 @@ class Sources:
             folder = name.replace(".", "/")
             return Facts(name, folder, True, lambda: SourceModule(name, folder, b"", True))
         blob = self._blob(path) if self._blob else None
-        if blob is not None and (name, blob) in self._shared and self._shared[name, blob].path == path:
-            return self._shared[name, blob]
         if blob is None:
             data = self._read(path)
             if data is None:
@@ -156,6 +154,10 @@ class Sources:
                 raise LiftError(f"{path} cannot be read any more")
             return SourceModule(name, path, data, is_package)
 
+        facts = self._shared.get((name, blob))
+        if facts is not None and facts.path == path:
+            facts.load_from(load)
+            return facts
         facts = (
             self._store.facts(name, path, is_package, blob, load)
             if self._store is not None

@@ -123,6 +123,10 @@ class Facts:
             self._source = self._load()
         return self._source
 
+    def load_from(self, load: Callable[[], SourceModule]) -> None:
+        """Another tree has the same file; the one that it was found in first may be closed by the time it is read."""
+        self._load = load
+
     def _get(self, kind: str, key: str, find: Callable[[], Any], revive: Callable[[Any], Any]) -> Any:
         """A fact: remembered, else out of what is known, else found and put there as plain data."""
         memory = self._memory.get((kind, key))
@@ -311,6 +315,12 @@ def _entries(source: SourceModule, name: str) -> Iterator[tuple[str, Part]]:
         if found is not None:
             statement = ast.copy_location(ast.Expr(found), found)
             uses = find_uses(source, statement)
+            for other in node.value.values:  # what makes the other entries runs with it
+                if other is not found and not isinstance(other, ast.Lambda):
+                    made = find_uses(source, ast.Expr(other))
+                    uses.names |= made.names
+                    for name_used, chains in made.chains.items():
+                        uses.chains.setdefault(name_used, set()).update(chains)
             for inner in ast.walk(found):
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                     uses.references.add(inner.value)
@@ -429,7 +439,8 @@ class FactsStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "facts" / _version()
-        self._fresh: dict[Path, Facts] = {}
+        # Plain data: an object in it would keep the store alive until the process ends.
+        self._fresh: dict[Path, dict[str, Any]] = {}
         weakref.finalize(self, _write, self._fresh)
 
     def facts(self, name: str, path: str, is_package: bool, blob: str, load: Callable[[], SourceModule]) -> Facts:
@@ -442,15 +453,17 @@ class FactsStore:
         except (OSError, ValueError):
             pass
         fresh = self._fresh
-        return Facts(name, path, is_package, load, known, lambda facts: fresh.__setitem__(file, facts))
+        return Facts(
+            name, path, is_package, load, known, lambda facts: fresh.__setitem__(file, {"name": name, **facts.known})
+        )
 
 
-def _write(fresh: dict[Path, Facts]) -> None:
+def _write(fresh: dict[Path, dict[str, Any]]) -> None:
     try:
         for file, facts in fresh.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             partial = file.with_name(f"{file.name}.{os.getpid()}.part")
-            partial.write_text(json.dumps({"name": facts.name, **facts.known}, separators=(",", ":")))
+            partial.write_text(json.dumps(facts, separators=(",", ":")))
             partial.replace(file)
     except OSError:
         pass  # they are found again next time

@@ -341,7 +341,7 @@ class Loader:
         arguments: list[ast.expr] = [ast.Constant(len(self._methods) - 1), ast.Constant(bool(nodes[0].decorator_list))]
         call = ast.Call(ast.Name("__difftest_lazy__", ast.Load()), arguments, [])
         assign = ast.Assign([ast.Name(nodes[0].name, ast.Store())], call)
-        return ast.fix_missing_locations(ast.copy_location(assign, nodes[0]))
+        return ast.fix_missing_locations(ast.copy_location(assign, owner))  # no line of a method runs yet
 
     def lazy_method(self, number: int, decorated: bool) -> LazyMethod:
         return LazyDescriptor(self, number) if decorated else LazyMethod(self, number)

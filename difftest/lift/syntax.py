@@ -48,7 +48,7 @@ def _write(node: ast.AST, out: list[str], fields_count: bool, annotations: bool)
     if kind is ast.AnnAssign and not fields_count:
         assert isinstance(node, ast.AnnAssign)
         if node.value is not None:
-            out.append("Assign(targets[1]")
+            out += ["Assign(", "targets[1]"]
             _write(node.target, out, False, annotations)
             out.append("value")
             _write(node.value, out, False, annotations)

@@ -10,14 +10,16 @@ from typing import Any
 
 from difftest.lift.arm import LiftedArm
 from difftest.lift.closure import Closure, Sources, find_closure
+from difftest.lift.facts import Facts
 from difftest.lift.loader import Loader
 from difftest.lift.source import SourceModule
 from difftest.lift.standins import StandIn, StandIns
+from difftest.trees.base import git_blob_id
 
 _number = itertools.count()
 
 
-def sources_of(files: Mapping[str, str]) -> Sources:
+def sources_of(files: Mapping[str, str], shared: dict[tuple[str, str], Facts] | None = None) -> Sources:
     """The modules of a tree given as {path: text}."""
     texts = {path: textwrap.dedent(text).lstrip("\n").encode() for path, text in files.items()}
     folders = {"/".join(path.split("/")[:n]) for path in texts for n in range(1, path.count("/") + 1)}
@@ -30,7 +32,9 @@ def sources_of(files: Mapping[str, str]) -> Sources:
             return f"{stem}.py", False
         return (None, True) if stem in folders else None
 
-    return Sources(find, texts.get)
+    if shared is None:
+        return Sources(find, texts.get)
+    return Sources(find, texts.get, lambda path: git_blob_id(texts[path]), shared)
 
 
 def arm_of(
@@ -49,8 +53,12 @@ def arm_of(
     return LiftedArm(label, Loader(label, sources, StandIns({s.name: s for s in standins}), file_of))
 
 
+_shared: dict[tuple[str, str], Facts] = {}
+
+
 def closure_of(files: Mapping[str, str], *symbols: str, standins: Iterable[StandIn] = ()) -> Closure:
-    return find_closure(sources_of(files), symbols, StandIns({s.name: s for s in standins}))
+    """The closure of symbols in a tree; what does not change between two trees is parsed once."""
+    return find_closure(sources_of(files, _shared), symbols, StandIns({s.name: s for s in standins}))
 
 
 def names(closure: Closure) -> set[str]:

@@ -133,9 +133,9 @@ FIELDS = """
     def helper(pair): return pair.a + pair.b
 
     class Kind(Enum):
+        def _generate_next_value_(name, start, count, last): return name.lower()
         GREEDY = auto()
         RANDOM = auto()
-        def _generate_next_value_(name, start, count, last): return name.lower()
         @property
         def is_greedy(self): return self is Kind.GREEDY
         @classmethod
@@ -163,7 +163,7 @@ def test_classes_made_of_fields(tmp_path: Path) -> None:
     assert (pair(1).total(), pair(1).half, pair.make(), pair._fields) == (3, 1.5, (5, 2), ("a", "b"))
     kind = arm.get("pkg.m:Kind")
     assert kind.GREEDY.is_greedy and not kind.RANDOM.is_greedy and kind("other") is kind.RANDOM
-    assert (kind.GREEDY.describe(), str(kind.GREEDY), len(kind)) == ("GREEDY:7", "kind", 2)
+    assert (kind.GREEDY.describe(), str(kind.GREEDY), kind.GREEDY.value) == ("GREEDY:7", "kind", "greedy")
     level = arm.get("pkg.m:Level")
     assert (level.LOW.double, level.LOW.up()) == (2, level.LOW)
 
