@@ -162,6 +162,12 @@ LAYOUTS = (
     "expanded",
 )
 """How a tensor of two or more axes lies in its storage. `expanded` takes equal rows: see :func:`same_rows`."""
+FAR_ROWS = "rows past 2^31"
+"""A layout of few rows so far apart that the last begins past 2^31 elements, which an offset of 32 bits cannot hold.
+
+The storage is lazily reserved (see :func:`lazy`), so it costs a few pages; it is made anew for each call and what code
+writes into it shows in what it returns only.
+"""
 VECTOR_LAYOUTS = ("contiguous", "offset storage", "every other row", "column of a matrix", "expanded")
 """How a tensor of one axis lies in its storage."""
 
@@ -191,12 +197,13 @@ def lay_out(tensor: Tensor, layout: str) -> Tensor:
 
     Args:
         tensor: any dtype; one axis for :data:`VECTOR_LAYOUTS`, two or more for :data:`LAYOUTS`.
-        layout: a name of one of these. `padded rows` leaves a gap after each row, `sliced columns` on both sides,
-            `every other row` a whole row between two, `offset storage` starts inside the storage, `transposed`
-            swaps the strides of the first and the last axis, `expanded` has stride 0 along the first.
+        layout: a name of one of these, or :data:`FAR_ROWS`. `padded rows` leaves a gap after each row, `sliced
+            columns` on both sides, `every other row` a whole row between two, `offset storage` starts inside the
+            storage, `transposed` swaps the strides of the first and the last axis, `expanded` has stride 0 along
+            the first.
 
     Raises:
-        ValueError: the layout is unknown, or rows differ and the layout is `expanded`.
+        ValueError: the layout is unknown or does not suit the shape, or rows differ and the layout is `expanded`.
     """
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if layout == "contiguous" or not shape:
@@ -210,6 +217,13 @@ def lay_out(tensor: Tensor, layout: str) -> Tensor:
     view: Tensor
     if layout == "transposed":
         view = torch.empty(shape[::-1], dtype=dtype).permute(*reversed(range(len(shape))))
+    elif layout == FAR_ROWS:
+        if shape[0] < 2:
+            raise ValueError("rows lie apart when there are two or more")
+        row = tensor[0].numel()
+        apart = (1 << 31) // (shape[0] - 1) + max(row, 1)
+        whole = lazy(((shape[0] - 1) * apart + row,), dtype)
+        view = whole.as_strided(shape, (apart, *tensor[0].contiguous().stride()))
     elif layout == "every other row":
         view = poison((2 * shape[0] + 1, *shape[1:]), dtype)[1::2]
     elif layout == "offset storage":
@@ -668,7 +682,7 @@ def spreads(
     return (*each[:1], mixed, *alone, *each[1:])
 
 
-TEMPERATURES = spreads(1.0, (0.5, 1e-6, 0.0, 1.5, 1e-5, 100.0), 0.0)
+TEMPERATURES = spreads(1.0, (0.5, 1e-5, 1e-6, 0.0, 1.5, 100.0), 0.0)
 """Temperatures; 0 is greedy, 1e-5 the sampler's own threshold for greedy."""
 RANDOM_TEMPERATURES = spreads(1.0, (1e-4, 0.5, 1.5, 100.0), 0.7)
 """Temperatures of batches in which no request is greedy."""

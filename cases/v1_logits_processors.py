@@ -382,6 +382,7 @@ def _min_tokens_cases() -> Iterator[Case]:
         lambda row, s: _pool(row, s, _min_tokens_fields),
         name="v1.min_tokens",
         contract=_contract,
+        covers=2,
         alone={"stop": ("id V",), "dtype": (torch.bfloat16, torch.float64)},
     )
 
@@ -423,6 +424,7 @@ def _draft_cases() -> Iterator[Case]:
         _MIN_TOKENS_DRAFT_AXES,
         _draft_pool,
         name="v1.min_tokens_with_drafts",
+        covers=4,
         contract=lambda row: row["pattern"] not in axes.UNUSUAL_LOGITS,
         alone={"stop": ("id V",), "dtype": (torch.bfloat16, torch.float64)},
     )

@@ -75,7 +75,7 @@ PROCESSORS = ("none", "min_p", "logit_bias", "min_tokens", "all", "one request")
 LOGPROBS = (5, None, 0, 1, "V", -1)
 TOKEN_IDS = ("none", "equal lists", "ragged", "one request", "first and last id", "repeated ids")
 THINKING = ("none", "all", "one request")
-DRAFTS = ("none", "ragged", "full", "empty lists", "-1 last")
+DRAFTS = ("none", "ragged", "full", "empty lists", "-1 last", "no bonus token")
 
 _STEP_AXES: axes.Axes = {
     "temperature": axes.TEMPERATURES,
@@ -284,7 +284,7 @@ def step_pool(row: axes.Row, s: axes.Stream) -> Pool:
         "thinking": _budgets(row),
         "logprob_token_ids": _token_ids(row, s),
         "spec_token_ids": _drafts(row, s),
-        "predict_bonus_token": row["drafts"] != "none",
+        "predict_bonus_token": row["drafts"] not in ("none", "no bonus token"),
         "logprobs_mode": row["mode"],
         "logprobs_mode_override": row["override"],
         "use_fp64_gumbel": row["fp64"],

@@ -172,8 +172,9 @@ def _kernel_rows(every: axes.Axes, pairs: int) -> list[axes.Row]:
     names = [name for name in _TIES if name in every["pattern"]]
     ties = [{**first, "k": k, "p": p, "pattern": name} for name in names for k, p in _BOTH]
     wide = [{**row, "vocab": 257} for row in ties if row["pattern"] in ("half grid", "bf16 grid")]
+    far = [{**ties[0], "layout": axes.FAR_ROWS, "k": k, "p": p} for k, p in _BOTH[:2]]
     single = axes.extremes(every)
-    rows = [*ties[:9], *wide, *single, *ties[9:18]]
+    rows = [*ties[:9], *wide, *far, *single, *ties[9:18]]
     return [*rows, *axes.pairwise(every, single)[:pairs]]
 
 

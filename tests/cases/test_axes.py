@@ -172,6 +172,16 @@ def test_lazy_memory_reaches_past_2_to_the_31_and_takes_almost_none() -> None:
     assert axes.lazy((3,), torch.bfloat16).tolist() == [0, 0, 0]
 
 
+def test_far_rows_begin_past_2_to_the_31_and_hold_the_values() -> None:
+    tensor = torch.arange(12.0).view(3, 4)
+    far = axes.lay_out(tensor, axes.FAR_ROWS)
+    assert torch.equal(far, tensor) and far.stride(1) == 1
+    assert far.stride(0) < 2**31 < 2 * far.stride(0)
+    assert far.untyped_storage().nbytes() > 8 << 30
+    with pytest.raises(ValueError, match="two or more"):
+        axes.lay_out(tensor[:1], axes.FAR_ROWS)
+
+
 @pytest.mark.parametrize("dtype", axes.FLOATS.values())
 @pytest.mark.parametrize("pattern", axes.LOGITS)
 def test_every_pattern_of_logits_takes_any_size(pattern: str, dtype: torch.dtype) -> None:
