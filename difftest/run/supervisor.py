@@ -302,7 +302,7 @@ class _Loop:
             unit.notes.append(f"the harness failed on this target: {message['error']}")
             unit.unmeasured[f"the harness failed: {message['error']} at {message['where'][0].strip()}"] += 1
             unit.counts["unmeasured"] += 1
-            self.complete(slot, unit)
+            self.complete(slot, unit, leaving=True)
         elif "result" in message:
             self.result(slot, message)
         elif "stop" in message:

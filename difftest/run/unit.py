@@ -12,6 +12,7 @@ from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
 from difftest.call.poison import POISON, fills
 from difftest.call.values import Copier, case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
+from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.result import MISMATCHES_SHOWN
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
@@ -62,6 +63,20 @@ class UnitRun:
         return outcome, self.caller.live
 
     def run(self) -> None:
+        """Run the cases and report.
+
+        Raises:
+            Exception: the harness failed, though nothing that it stands on was replaced.
+        """
+        try:
+            self._run()
+        except (MemoryError, DifftestError):
+            raise
+        except Exception:
+            if not self.spoiled(self.child.guard.replaced()):
+                raise
+
+    def _run(self) -> None:
         share, total = self.unit["share"]
         dead = {int(index): value for index, value in self.unit["dead"].items()}
         until = self.unit["until"]
@@ -85,7 +100,7 @@ class UnitRun:
                 self.unmeasured["not run: too many earlier cases crashed or hung"] += left
                 self.counts["unmeasured"] += left
                 break
-            if not case.contract and self.options.get("contract_only"):
+            if self.options.get("contract") == ("outside" if case.contract else "inside"):
                 self.counts["left_out"] += 1
                 continue
             pool = case.build()
@@ -101,7 +116,7 @@ class UnitRun:
             done += 1
             self.child.board.begin(self.child.slot)
             if next(due) or index in dead:
-                if self.spoiled():
+                if self.spoiled(self.replaced()):
                     return
                 self.flush(index + 1)
             if self.options.get("examples") and done >= self.options["examples"]:
@@ -109,21 +124,25 @@ class UnitRun:
             if budget and time.monotonic() - began > budget:
                 self.counts["cut"] += 1
                 break
-        if not self.spoiled():
+        if not self.spoiled(self.replaced()):
             self.flush(None)
 
-    def spoiled(self) -> bool:
-        """Whether code under test replaced what the comparison stands on. If so, the unit ends, and so will the child.
-
-        What was found identical since the last look is withdrawn; differences stay.
-        """
-        replaced = self.child.guard.replaced()
+    def replaced(self) -> list[str]:
+        """What code under test replaced of what both arms and the comparison stand on, by name."""
+        replaced: list[str] = self.child.guard.replaced()
         if not replaced and self.first is not None and self.counts["identical"]:
             index, case, pool, outcome = self.first
             now = self.call(index, BASE, case, pool, fills(index)[0])
             self.child.board.begin(self.child.slot)
             if not _same(now, outcome):
-                replaced = [f"base's own outcome for the case {case.label!r}, which it no longer gives"]
+                return [f"base's own outcome for the case {case.label!r}, which it no longer gives"]
+        return replaced
+
+    def spoiled(self, replaced: list[str]) -> bool:
+        """Whether anything was replaced. If so, the unit ends, and so does the child.
+
+        What was found identical since the last look is withdrawn; differences stay.
+        """
         if not replaced:
             return False
         reason = f"withdrawn: code under test replaced {', '.join(replaced[:3])}, which both arms stand on"
@@ -331,7 +350,7 @@ class UnitRun:
     def flush(self, following: int | None, leaving: bool = False) -> None:
         """Send what was found since the last flush. `following` is the next case index; None when all is done."""
         adapters = sorted({f"{name}: {note}" for name, a in zip(ARM_NAMES, self.arms, strict=True) for note in a.notes})
-        strangers = [s for a in self.arms for s in a.loader.strangers()] if following is None else []
+        strangers = [s for a in self.arms for s in a.loader.strangers()] if following is None and not leaving else []
         self.child.channel.send(
             {
                 "result": self.unit["number"],

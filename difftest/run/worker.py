@@ -269,6 +269,7 @@ class _Child:
                     where = traceback.format_exc().strip().splitlines()[-3:]
                     text = f"{type(error).__name__}: {error}"
                     self.channel.send({"fault": message["unit"]["number"], "error": text, "where": where})
+                    self.exit(0)  # whatever made it fail must not reach the next target
 
     def scrub(self, text: str) -> str:
         """Take out of a message what differs between the arms by name only."""

@@ -166,6 +166,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TargetResult]
     bodies = {**{name: body for name, (_, body) in pairs.items()}, **PULLS_THE_GROUND_AWAY, **HARMLESS}
     result = run(folder, bodies)
     assert (result.verdict, result.exit_code) == ("different", 1)
+    assert "network" in result.environment["sandbox"]
     return dict(zip(bodies, result.targets, strict=True))
 
 
