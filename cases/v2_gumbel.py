@@ -106,7 +106,7 @@ def _sample_contract(row: Row) -> bool:
 
 
 def sample_cases() -> Iterator[Case]:
-    yield from axes.cases_from(SAMPLE_AXES, _sample_pool, name="v2.gumbel_sample", contract=_sample_contract, limit=110)
+    yield from axes.cases_from(SAMPLE_AXES, _sample_pool, name="v2.gumbel_sample", contract=_sample_contract, limit=90)
     # Noise differs by an ulp only now and then: many rows at once, of two blocks.
     for seed, pattern in enumerate(("random", "all equal", "near ties")):
         row = {**axes.plain(SAMPLE_AXES), "logits": pattern, "rows": 24, "vocab": 64 + seed, "cache": "a column each"}
@@ -275,7 +275,7 @@ def kernel_cases() -> Iterator[Case]:
         _kernel_pool,
         name="v2.gumbel_kernel",
         contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS and row["temperature"].name != "inf",
-        limit=70,
+        limit=56,
     )
 
 

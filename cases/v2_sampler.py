@@ -128,7 +128,7 @@ def _contract(row: Row) -> bool:
 
 
 def cases() -> Iterator[Case]:
-    yield from axes.cases_from(AXES, _pool, name="v2.sampler", contract=_contract, limit=60)
+    yield from axes.cases_from(AXES, _pool, name="v2.sampler", contract=_contract, limit=48)
 
 
 def batch_of(pool: Pool) -> SimpleNamespace:
@@ -264,7 +264,7 @@ def _rejection_pool(row: Row, s: Stream) -> Pool:
 
 def rejection_cases() -> Iterator[Case]:
     yield from axes.cases_from(
-        REJECTION_AXES, _rejection_pool, name="v2.rejection_sampler", contract=_contract, limit=42
+        REJECTION_AXES, _rejection_pool, name="v2.rejection_sampler", contract=_contract, limit=34
     )
 
 
