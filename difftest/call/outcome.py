@@ -13,7 +13,7 @@ from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
-from difftest.call.values import Copier, has_large, has_made
+from difftest.call.values import Copier, has_large, is_plain
 from difftest.errors import ApiChange, LiftError
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -102,7 +102,7 @@ class Caller:
         try:
             if pool is not self._pool:
                 self._pool, self._large, self._before = pool, has_large(pool), {}
-                self._plain = {name: value for name, value in pool.items() if not has_made(value)}
+                self._plain = {name: value for name, value in pool.items() if is_plain(value)}
             private: Pool = Copier(arm)(pool if not self._large else case.build())
             prepared = self._prepare(target, symbol, arm, private)
         except ApiChange as error:

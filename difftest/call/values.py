@@ -83,13 +83,15 @@ def has_large(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(not isinstance(i, int) and has_large(i) for i in value)
 
 
-def has_made(value: Any) -> bool:
-    """Whether a value holds an instance of an arm's own class."""
-    if isinstance(value, Made):
-        return True
-    if isinstance(value, Mapping):
-        return any(has_made(item) for item in value.values())
-    return isinstance(value, list | tuple) and any(has_made(item) for item in value)
+def is_plain(value: Any) -> bool:
+    """Whether a value is numbers, text, tensors, arrays and generators, however nested: nothing that an arm makes."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return all(is_plain(item) for item in value)
+    if kind is dict:
+        return all(is_plain(item) for item in value.values())
+    plain = (int, float, bool, str, bytes, type(None), torch.Tensor, np.ndarray, Seeded, torch.dtype, torch.device)
+    return kind in plain or isinstance(value, np.generic)
 
 
 class Copier:

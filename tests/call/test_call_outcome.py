@@ -170,6 +170,22 @@ def test_objects_made_for_the_call_and_watched_ones_are_observed(caller: Caller)
     assert outcome.watched == (("processor", freeze({"steps": 2})),)
 
 
+def test_an_object_that_each_copy_numbers_anew_is_not_a_change(caller: Caller) -> None:
+    class Numbered(PlainArm):
+        made = 0
+
+        def make(self, symbol: Any, fields: Any, optional: Any = ()) -> Any:
+            self.made += 1
+            return {"number": self.made}
+
+    pool: Pool = {"state": Made("m:C", {}), "ids": [1]}
+    target, case, arm = Target("t", (), list, lambda _, own: Call(lambda: own["ids"])), Case("c", dict), Numbered()
+    for _ in range(2):
+        outcome = caller.call(target, "", arm, case, pool, FILLS[0])  # type: ignore[arg-type]
+        assert isinstance(outcome, Outcome)
+        assert outcome.changed == ()
+
+
 # -- generators -------------------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,7 @@ def test_the_target_is_part_of_the_id() -> None:
     assert case_id("v1.one", {"x": 1}) != case_id("v1.two", {"x": 1})
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), np.array([None]), len, complex(1, 2), (x for x in ())])
+@pytest.mark.parametrize("value", [object(), np.array([None]), len, (x for x in ())])
 def test_what_a_case_cannot_hold_is_refused_by_name(value: Any) -> None:
     with pytest.raises(TypeError, match="a case cannot hold"):
         case_id("t", {"x": value})
