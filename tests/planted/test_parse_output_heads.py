@@ -67,7 +67,7 @@ _FAULTS: dict[str, tuple[str, str, set[str]]] = {
     # name: (text of the masked gather, what takes its place, kinds of mismatch of which one must be found)
     "keeps-id-equal-to-vocabulary": ("(ids < vocab_size)", "(ids <= vocab_size)", {"value", "structure"}),
     "drops-minus-two": ("(ids != -1)", "(ids >= 0)", {"structure"}),
-    "keeps-placeholders-after-the-first": ("(ids != -1)", "((ids != -1) | (np.arange(ids.shape[1]) == 1))", {"structure"}),
+    "keeps-placeholders-in-a-column": ("(ids != -1)", "((ids != -1) | (np.arange(ids.shape[1]) == 1))", {"structure"}),
     "drops-the-last-column": ("valid = ", "ids = ids[:, :-1]; valid = ", {"structure", "exception"}),
     "discards-by-position-after-filtering": (
         "    return found, lists",

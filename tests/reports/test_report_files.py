@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from difftest.reports import FORMATS, check_writable, write
-from difftest.reports.json import load
 from report_results import RESULTS, hostile
 
 from difftest.errors import UsageError
+from difftest.reports import FORMATS, check_writable, write
+from difftest.reports.json import load
 
 RESULT = RESULTS["different"]
 

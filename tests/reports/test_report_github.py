@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from difftest.reports.github import render, summary
-from difftest.reports.sentence import sentence
 from report_results import API_CHANGE, DIFFERENT, EXPECTED, REMOVED, RESULTS, hostile, large, run
 
+from difftest.reports.github import render, summary
+from difftest.reports.sentence import sentence
 from difftest.result import RunResult
 
 COMMAND = re.compile(r"::(error|warning|notice) ((?:\w+=[^:,\n]*)(?:,\w+=[^:,\n]*)*)::(.*)")

@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from difftest.reports.html import LIMIT, render
-from difftest.reports.sentence import sentence
 from report_results import DIFFERENT, HOSTILE, RESULTS, hostile, large, run
 
 from difftest.errors import DifftestError
+from difftest.reports.html import LIMIT, render
+from difftest.reports.sentence import sentence
 from difftest.result import RunResult
 
 VOID = {"meta", "link", "input", "br"}

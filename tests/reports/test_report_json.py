@@ -8,11 +8,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from difftest.reports.json import load, render
 from report_results import DIFFERENT, RESULTS, hostile, large, run
 
 import difftest
 from difftest.errors import DifftestError
+from difftest.reports.json import load, render
 from difftest.result import MISMATCHES_SHOWN, SCHEMA, Kind, RunResult, Verdict
 
 SCHEMA_FILE = Path(difftest.__file__).parent / "schema" / "run.json"

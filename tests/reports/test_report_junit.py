@@ -6,9 +6,9 @@ from xml.etree.ElementTree import Element
 
 import gold
 import pytest
-from difftest.reports.junit import render
 from report_results import EXECUTED, RESULTS, hostile, large, run
 
+from difftest.reports.junit import render
 from difftest.result import Kind, RunResult
 
 # The schema that Jenkins publishes (junit-10.xsd), as attributes (required, optional) and children in order.

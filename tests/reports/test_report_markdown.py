@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import gold
 import pytest
-from difftest.reports.markdown import LIMIT, code, html_code, render, text
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from report_results import DIFFERENT, EXECUTED, HOSTILE, RESULTS, hostile, large, run
 
+from difftest.reports.markdown import LIMIT, code, html_code, render, text
 from difftest.result import RunResult
 
 OWN_TAGS = {"<code>", "</code>", "<br>"}

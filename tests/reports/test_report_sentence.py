@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from difftest.reports.sentence import sentence
 from report_results import (
     DIFFERENT,
     EXECUTED,
@@ -17,6 +16,7 @@ from report_results import (
     run,
 )
 
+from difftest.reports.sentence import sentence
 from difftest.result import CaseCounts, Identity
 
 IDENTITIES = "base main (1a2b3c4d5e6f), head WORKTREE (6f5e4d3c2b1a, dirty)"

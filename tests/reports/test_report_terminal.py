@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import gold
 import pytest
-from difftest.reports.sentence import sentence
-from difftest.reports.terminal import Progress, render
 from report_results import DIFFERENT, EXECUTED, HOSTILE, RESULTS, SAME_CODE, hostile, large, run
 from rich.console import Console
 
+from difftest.reports.sentence import sentence
+from difftest.reports.terminal import Progress, render
 from difftest.result import RunResult
 
 
