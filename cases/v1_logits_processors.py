@@ -486,27 +486,27 @@ def _script_cases() -> Iterator[Case]:
 
 def _uses(symbols: Sequence[str], *more: str) -> tuple[str, ...]:
     called = metadata.methods(symbols, "__init__", "update_state", "apply", "is_argmax_invariant", *more)
-    return (*called, *metadata.UPDATE)
+    return (*symbols, *called, *metadata.UPDATE)
 
 
 TARGETS = (
     Target(
         name="v1.min_p",
-        symbols=metadata.MIN_P,
+        symbols=metadata.methods(metadata.MIN_P, "update_state"),
         cases=_min_p_cases,
         prepare=_drive(metadata.MIN_P, _min_p_state),
         uses=_uses(metadata.MIN_P, "get_min_p_by_index"),
     ),
     Target(
         name="v1.logit_bias",
-        symbols=metadata.LOGIT_BIAS,
+        symbols=metadata.methods(metadata.LOGIT_BIAS, "update_state"),
         cases=_bias_cases,
         prepare=_drive(metadata.LOGIT_BIAS, _bias_state),
         uses=_uses(metadata.LOGIT_BIAS),
     ),
     Target(
         name="v1.min_tokens",
-        symbols=metadata.MIN_TOKENS,
+        symbols=metadata.methods(metadata.MIN_TOKENS, "update_state"),
         cases=_min_tokens_cases,
         prepare=_drive(metadata.MIN_TOKENS, _min_tokens_state),
         uses=_uses(metadata.MIN_TOKENS),
@@ -516,7 +516,7 @@ TARGETS = (
         symbols=metadata.methods(metadata.MIN_TOKENS, "apply_with_spec_decode"),
         cases=_draft_cases,
         prepare=_prepare_drafts,
-        uses=(*metadata.MIN_TOKENS, *_uses(metadata.MIN_TOKENS)),
+        uses=_uses(metadata.MIN_TOKENS),
         rows=("return", "logits"),
     ),
     Target(
