@@ -407,8 +407,6 @@ def prepare_resample(arm: Arm, pool: Pool) -> Call:
         **_no_watermark(),
     }
     kernel = arm.first(*RESAMPLE)
-    if drafts is None and "HAS_DRAFT_LOGITS" not in takes(kernel):
-        raise ApiChange("the kernel needs draft logits")
     launched: Call = launch(arm, kernel, (2, pool["resampled_local_max"].shape[1]), values)
     return launched
 

@@ -83,6 +83,7 @@ def _install() -> tuple[str, ...]:
     torch.cuda.Stream = HostStream  # type: ignore[misc, assignment]
     torch.cuda.Event = HostEvent  # type: ignore[misc, assignment]
     torch.cuda.current_stream = lambda device=None: stream
+    torch.cuda.synchronize = lambda device=None: None
     torch.cuda.stream = lambda chosen: chosen if chosen is not None else stream  # type: ignore
     return ("pinned memory is plain memory", "streams run in order")
 
