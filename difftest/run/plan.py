@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +70,31 @@ class ArmSource:
             raise DifftestError(f"{target} cannot be written: {error.strerror or error}; set TMPDIR") from None
         self._written.add(path)
         return True
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one run, gone afterwards."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="difftest-"))
+    except OSError as error:
+        raise DifftestError(f"no scratch folder can be made: {error.strerror or error}; set TMPDIR") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def arm_sources(scratch: Path, base: Tree, heads: Sequence[Tree]) -> tuple[ArmSource, list[ArmSource]]:
+    """Base and the heads (labels `base`, `head`, `head2`, ...), each with its folder below `scratch`."""
+    parsed: dict[tuple[str, str], Facts] = {}
+    labels = ["head", *[f"head{n}" for n in range(2, len(heads) + 1)]]
+    folders = [scratch / "arms" / label for label in ("base", *labels)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    return ArmSource("base", base, folders[0], parsed), [
+        ArmSource(label, tree, at, parsed) for label, tree, at in zip(labels, heads, folders[1:], strict=True)
+    ]
 
 
 @dataclass
