@@ -43,6 +43,9 @@ def methods(symbols: Sequence[str], *names: str) -> tuple[str, ...]:
     return tuple(f"{symbol}.{name}" for symbol in symbols for name in names)
 
 
+LOGPROBS_MODE = ("vllm.config.model:LogprobsMode", "vllm.config:LogprobsMode")
+"""What :func:`logprobs_mode` reads, for `Target.uses`."""
+
 UPDATE = (*BATCH_UPDATE, *ADDED_REQUEST, *MOVE_DIRECTIONALITY)
 """What :func:`batch_update` builds, for `Target.uses`."""
 USES = (
@@ -95,16 +98,14 @@ def on_platform(arm: Arm, name: str, function: Callable[..., Any]) -> Callable[.
 
 def logprobs_mode(arm: Arm, name: str) -> Any:
     """`raw_logprobs` and so on, as the arm takes it: a string, or a member of its enumeration."""
-    for symbol in ("vllm.config.model:LogprobsMode", "vllm.config:LogprobsMode"):
+    for symbol in LOGPROBS_MODE:
         if arm.has(symbol):
             found = arm.get(symbol)
             return found(name) if isinstance(found, type) else name
     return name
 
 
-def processor(
-    arm: Arm, symbols: Sequence[str], max_requests: int, device: torch.device, **config: Any
-) -> Any:
+def processor(arm: Arm, symbols: Sequence[str], max_requests: int, device: torch.device, **config: Any) -> Any:
     """A logits processor of the arm that has seen no request.
 
     Args:
@@ -148,9 +149,7 @@ def request_params(arm: Arm, fields: Mapping[str, Any]) -> Any:
     return arm.get(SAMPLING_PARAMS)(**fields)
 
 
-def logits_processors(
-    arm: Arm, batch: int, requests: Sequence[Mapping[str, Any]], outputs: Sequence[list[int]]
-) -> Any:
+def logits_processors(arm: Arm, batch: int, requests: Sequence[Mapping[str, Any]], outputs: Sequence[list[int]]) -> Any:
     """The arm's container of built-in processors, after all requests of a batch were added in one step.
 
     Args:
@@ -221,9 +220,7 @@ def _thinking_holder(arm: Arm, names: Sequence[str], pool: Pool) -> Any:
     if "thinking_budget_state_holder" not in names:
         raise ApiChange("SamplingMetadata has no thinking_budget_state_holder")
     outputs, budgets = pool["output_token_ids"], pool["thinking"]
-    config = SimpleNamespace(
-        enabled=True, reasoning_start_token_ids=[THINK_START], reasoning_end_token_ids=[THINK_END]
-    )
+    config = SimpleNamespace(enabled=True, reasoning_start_token_ids=[THINK_START], reasoning_end_token_ids=[THINK_END])
     cls = arm.get(THINKING_BUDGET)
     fields = {
         "reasoning_config": config,
@@ -236,10 +233,7 @@ def _thinking_holder(arm: Arm, names: Sequence[str], pool: Pool) -> Any:
     step = {
         "size": len(budgets),
         "removed": (),
-        "added": [
-            (i, {"thinking_token_budget": budget}, [0, THINK_START], str(i))
-            for i, budget in enumerate(budgets)
-        ],
+        "added": [(i, {"thinking_token_budget": budget}, [0, THINK_START], str(i)) for i, budget in enumerate(budgets)],
         "moved": (),
     }
     holder.sync_batch(batch_update(arm, step, {str(i): outputs[i] for i in range(len(budgets))}))

@@ -534,7 +534,7 @@ TARGETS = (
         symbols=(f"{MODULE}rejection_sample",),
         cases=sample_cases,
         prepare=prepare_sample,
-        uses=(SAMPLING_METADATA, *PROCESSORS),
+        uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,
         rows=("return", "bonus_token_ids"),
     ),
@@ -543,7 +543,7 @@ TARGETS = (
         symbols=(f"{MODULE}sample_recovered_tokens",),
         cases=recovered_cases,
         prepare=prepare_recovered,
-        uses=(SAMPLING_METADATA, *PROCESSORS),
+        uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY),
         triton=True,
     ),
     Target(
@@ -564,7 +564,7 @@ TARGETS = (
         symbols=CONSTRAINTS,
         cases=constraint_cases,
         prepare=prepare_constraints,
-        uses=(SAMPLING_METADATA, *PROCESSORS),
+        uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,
     ),
 )

@@ -16,6 +16,7 @@ import torch
 from difftest.cases import axes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import (
+    LOGPROBS_MODE,
     METADATA,
     PLATFORM_USER,
     USES,
@@ -458,7 +459,7 @@ def prepare_forward(arm: Arm, pool: Pool) -> Call:
     return Call(on_platform(arm, pool["platform"], repeated(call, pool["steps"])), kwargs=bound)
 
 
-_USES = (*USES, SAMPLER, SPEC_METADATA, PLATFORM_USER)
+_USES = (*USES, SAMPLER, SPEC_METADATA, PLATFORM_USER, *LOGPROBS_MODE)
 
 TARGETS = (
     Target(

@@ -262,7 +262,7 @@ TARGETS = (
         (FROM_LOGITS,),
         several_cases,
         prepare_lists,
-        uses=(TENSORS, TOLISTS, LISTS),
+        uses=(TENSORS, TOLISTS, LISTS, f"{LISTS}.slice_request", f"{LISTS}.to_nested_list"),
         triton=True,
     ),
     Target("v2.sampling_mask_cat", (CAT,), cat_cases, prepare_cat, uses=(TENSORS, FROM_LOGITS, TOLISTS), triton=True),

@@ -57,6 +57,11 @@ class LazyMethod:
         self.loader = loader
         self.number = number
 
+    @property
+    def syntax(self) -> Sequence[FunctionNode]:
+        """Its definitions, as they are written."""
+        return self.loader._methods[self.number][2]
+
     def lift(self, kind: type) -> Any:
         """The method itself, now also in its class."""
         for cls in kind.__mro__:
@@ -107,6 +112,7 @@ class Loader:
         self.standins = standins
         self._file_of = file_of
         self.files: dict[str, str] = {}
+        self.operators: dict[str, None] = {}  # compiled operators that a stand-in took the place of
         self.builtins = {**vars(builtins), "__import__": self.import_}
         self.modules: dict[str, ArmModule] = {}
         self.namespaces: set[str] = set()
@@ -386,6 +392,16 @@ class Loader:
             type(found).__set_name__(found, owner, name)
         return vars(owner)[name]
 
+    def operator(self, namespace: str, name: str) -> Any:
+        """What stands in for a compiled operator that this process does not have, or None."""
+        key = f"torch.ops.{namespace}"
+        if key not in self.standins.items or self.standins.host:
+            return None
+        found = self.standins.attributes(key).get(name)
+        if found is not None:
+            self.operators[f"{key}.{name}"] = None
+        return found
+
     # -- imports of the arm's code --------------------------------------------------------------------------------
 
     def import_(
@@ -575,7 +591,12 @@ class _Namespace:
 
         self._loader.register_operator(self._module, operator)
         own = getattr(torch.ops, self._loader.own_namespace(self._name))
-        found = getattr(own, operator) if hasattr(own, operator) else getattr(self._outside, operator)
+        if hasattr(own, operator):
+            found = getattr(own, operator)
+        else:
+            found = getattr(self._outside, operator, None) or self._loader.operator(self._name, operator)
+        if found is None:
+            found = getattr(self._outside, operator)  # says that it is not there
         self.__dict__[operator] = found
         return found
 

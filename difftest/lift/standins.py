@@ -17,7 +17,8 @@ class StandIn:
     """One stand-in.
 
     Attributes:
-        name: `package.module` for a whole module, or `package.module:attribute`.
+        name: `package.module` for a whole module, `package.module:attribute`, or `torch.ops.NAMESPACE` for compiled
+            operators; one of these that the process has is used itself.
         make: makes the object (for a module: a mapping of its attributes). Called in the worker, once an arm.
             Its docstring says what the stand-in assumes.
         partial: names of the module that the stand-in lacks are lifted from the tree all the same.
