@@ -10,12 +10,10 @@ import contextlib
 import os
 import platform
 import shlex
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -23,9 +21,10 @@ from typing import Any, Protocol
 
 import difftest
 from difftest import catalog
-from difftest.errors import DifftestError, NothingCompared, UsageError
+from difftest.errors import NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
+from difftest.record import cases as recordings
 from difftest.result import (
     MISMATCHES_SHOWN,
     CaseCounts,
@@ -35,12 +34,16 @@ from difftest.result import (
     Verdict,
     overall,
 )
-from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, write_closures
+from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
 from difftest.run.supervisor import Supervisor, Unit
 from difftest.trees import Tree, open_tree
 from difftest.trees.cache import cache_folder, using
 from difftest.trees.git import Repository, merge_base
 
+RECORDED_COUNTS = (
+    "calls", "exact", "repeats", "repeats_exact", "as_recorded", "not_as_recorded", "not_compared", "twins",
+    "twins_apart",
+)  # fmt: skip
 CASE_KINDS = ("grid", "fuzz", "recorded")
 
 
@@ -59,6 +62,8 @@ class RunOptions:
         contract: which cases to run: `all`, those `inside` the target's contract (`--contract-only`), or `outside`.
         exceptions: `type`, `message` or `any`.
         jobs: children at work; as many as cores when None.
+        recorded: captures whose calls are cases, too (`--recorded`).
+        repeat: how often each recorded call is made in each arm; every time must be exact.
         expect: manifest of expected differences (:mod:`difftest.expect`).
         command: the command line, for the report.
     """
@@ -80,6 +85,8 @@ class RunOptions:
     contract: str = "all"
     jobs: int | None = None
     timeout: float | None = None
+    recorded: tuple[Path, ...] = ()
+    repeat: int = 1
     expect: Path | None = None
     cache: Path | None = None
     command: str = ""
@@ -145,12 +152,12 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         base_tree = stack.enter_context(open_tree(options.base, options.repo, cache))
         head_trees = [stack.enter_context(open_tree(head, options.repo, cache)) for head in options.heads]
         _refuse_expired(expected, head_trees, options.repo)
-        scratch = stack.enter_context(_scratch())
+        scratch = stack.enter_context(scratch_folder())
         slots = options.jobs or max(1, os.cpu_count() or 1)
         # The worker imports torch while this process binds and lifts.
         supervisor = Supervisor(scratch, options.device, slots, triton_interpreter=options.device == "cpu")
         stack.callback(supervisor.stop)
-        outlines = catalog.outline(cache, [str(p) for p in options.cases_from])
+        outlines = _outlines(options, cache)
         state = _arms(options, observer or Silent(), scratch, base_tree, head_trees)
         state.expected = expected
         chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
@@ -178,7 +185,12 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
             verdict=verdict,
             base=base_tree.identity,
             heads=tuple(tree.identity for tree in head_trees),
-            environment=_environment(options) | ({"sandbox": supervisor.sandbox} if supervisor.sandbox else {}),
+            environment={
+                **environment(options.device, options.host),
+                "exceptions": options.exceptions,
+                "seed": options.seed,
+                **({"sandbox": supervisor.sandbox} if supervisor.sandbox else {}),
+            },
             targets=results,
             seconds={"total": round(time.monotonic() - began, 3), "lift": round(lifted - began, 3)},
             command=options.command or _command(options),
@@ -210,6 +222,18 @@ def _refuse_expired(entries: Sequence[Expectation], heads: Sequence[Tree], repo:
                 )
 
 
+def _outlines(options: RunOptions, cache: Path) -> list[catalog.Outline]:
+    """The catalog, and the targets that captures make; with `--cases recorded` the latter alone."""
+    if not options.recorded:
+        return catalog.outline(cache, [str(p) for p in options.cases_from])
+    found = recordings.outlines(recordings.open_captures(options.recorded))
+    if not found:
+        raise NothingCompared(f"no call in {', '.join(map(str, options.recorded))} ended; there is nothing to replay")
+    if options.cases == ("recorded",):
+        return found
+    return [*catalog.outline(cache, [str(p) for p in options.cases_from]), *found]
+
+
 def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
     """What the manifest says that is not so: entries that matched nothing."""
     executed = [r.name for r in results if r.cases.executed]
@@ -229,7 +253,12 @@ def _check(options: RunOptions) -> None:
         raise UsageError(f"contract {options.contract} is none of all, inside, outside")
     if options.exceptions not in ("type", "message", "any"):
         raise UsageError(f"--exceptions {options.exceptions} is none of type, message, any")
-    for name, value in (("--budget", options.budget), ("--examples", options.examples), ("--jobs", options.jobs)):
+    for name, value in (
+        ("--budget", options.budget),
+        ("--examples", options.examples),
+        ("--jobs", options.jobs),
+        ("--repeat", options.repeat),
+    ):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, not {value:g}")
 
@@ -238,32 +267,8 @@ def _has_glob(patterns: Sequence[str]) -> bool:
     return any(c in p for p in patterns for c in "*?[")
 
 
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="difftest-"))
-    except OSError as error:
-        raise DifftestError(f"no scratch folder can be made: {error.strerror or error}; set TMPDIR") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _arms(options: RunOptions, observer: Observer, scratch: Path, base: Tree, heads: Sequence[Tree]) -> _Run:
-    parsed: dict[tuple[str, str], Any] = {}
-    labels = ["head", *[f"head{n}" for n in range(2, len(heads) + 1)]]
-    folders = [scratch / "arms" / label for label in ("base", *labels)]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    return _Run(
-        options,
-        observer,
-        scratch,
-        ArmSource("base", base, folders[0], parsed),
-        [ArmSource(label, tree, at, parsed) for label, tree, at in zip(labels, heads, folders[1:], strict=True)],
-        Planner(options.host),
-    )
+    return _Run(options, observer, scratch, *arm_sources(scratch, base, heads), Planner(options.host))
 
 
 def _execute(state: _Run, supervisor: Supervisor) -> None:
@@ -295,12 +300,13 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         state.observer.target(item.outline.name, 0)
     package = state.planned[todo[0]].outline.package
     arms = {arm.label: arm for arm in (state.base, *state.heads)}
-    modules = sorted({state.planned[i].outline.module for i in todo})
+    modules = sorted({module for i in todo if (module := state.planned[i].outline.module)})
     supervisor.setup(
         {label: arm_setup(arm, package, state.scratch) for label, arm in arms.items()},
         modules,
         any(state.planned[i].outline.triton for i in todo),
         options.host,
+        recorded=[path.resolve() for path in options.recorded],
     )
 
     def finished(unit: Unit) -> None:
@@ -321,6 +327,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
             "exceptions": options.exceptions,
             "expect": [asdict(entry) for entry in state.expected],
             "seed": options.seed,
+            "repeat": options.repeat,
         },
         lambda unit, done: state.observer.advance(unit.target, done),
         finished,
@@ -386,6 +393,14 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     if verdict is Verdict.IDENTICAL and counts["expected"]:
         verdict = Verdict.EXPECTED
         reason = "; ".join(dict.fromkeys(state.expected[number].reason for number in used))
+    recorded = _recorded(units)
+    if apart := sum(counts["not_as_recorded"] for counts in recorded.values()):
+        text = f"base does not do what was recorded in {apart} of {counts['executed']} calls"
+        first = next((text for u in units for text in u.apart), "")
+        finding = f"{text}: the tree you named is not the one that was captured ({first})"
+        if verdict in (Verdict.IDENTICAL, Verdict.EXPECTED):
+            verdict, reason = Verdict.UNMEASURED, finding
+        item.notes.append(finding)
     options = state.options
     notes = list(dict.fromkeys([*item.notes, *[n for u in units for n in u.notes]]))
     notes += [f"{count} cases not measured: {text}" for text, count in unmeasured.most_common(5)]
@@ -422,6 +437,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         sources=dict(sum((u.sources for u in units), Counter())),
         axes=_axes(units),
         relations=_relations(units),
+        recorded=recorded,
         notes=tuple(notes),
         closure=_closures(item),
         seconds=round(max((u.seconds for u in units), default=0.0), 3),
@@ -441,6 +457,14 @@ def _relations(units: Sequence[Unit]) -> dict[str, dict[str, int]]:
         for name, counts in unit.relations.items():
             found.setdefault(name, Counter()).update(counts)
     return {name: {key: counts[key] for key in ("checked", "base", "head")} for name, counts in found.items()}
+
+
+def _recorded(units: Sequence[Unit]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for unit in units:
+        for process, counts in unit.recorded.items():
+            found.setdefault(process, Counter()).update(counts)
+    return {process: {name: found[process][name] for name in RECORDED_COUNTS} for process in sorted(found)}
 
 
 def _reason(unmeasured: Counter[str]) -> str:
@@ -473,7 +497,8 @@ def _no_cases(options: RunOptions, counts: Counter[str]) -> str:
     return f"zero cases{kinds}: nothing was compared"
 
 
-def _environment(options: RunOptions) -> dict[str, Any]:
+def environment(device: str, host: str | None) -> dict[str, Any]:
+    """Versions, platform, device and host, for a report."""
     versions = {}
     for name in ("torch", "triton", "numpy"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -483,10 +508,8 @@ def _environment(options: RunOptions) -> dict[str, Any]:
         "python": platform.python_version(),
         **versions,
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": options.device,
-        "host": options.host or "stand-ins",
-        "exceptions": options.exceptions,
-        "seed": options.seed,
+        "device": device,
+        "host": host or "stand-ins",
     }
 
 

@@ -132,12 +132,19 @@ def direct_matches(outlines: Sequence[Outline], pattern: str) -> list[Outline]:
     """Targets that a `--target` value names: by name, glob or symbol, or by the class whose method their symbol is."""
     if ":" in pattern and not any(c in pattern for c in "*?["):
         return [o for o in outlines if any(s == pattern or s.startswith(pattern + ".") for s in o.symbols)]
-    exact = [o for o in outlines if o.name == pattern]
+    exact = [o for o in outlines if _plain(o.name) == pattern or o.name == pattern]
     return exact or [
         o
         for o in outlines
-        if fnmatch.fnmatchcase(o.name, pattern) or any(fnmatch.fnmatchcase(s, pattern) for s in o.symbols)
+        if fnmatch.fnmatchcase(o.name, pattern)
+        or fnmatch.fnmatchcase(_plain(o.name), pattern)
+        or any(fnmatch.fnmatchcase(s, pattern) for s in o.symbols)
     ]
+
+
+def _plain(name: str) -> str:
+    """A target of recorded calls goes by the name of what was recorded, too."""
+    return name.removeprefix("recorded.")
 
 
 def main(modules: Sequence[str]) -> int:

@@ -42,6 +42,9 @@ def cli() -> None:
 @click.option("--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest.")
 @click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
 @click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option(
+    "--recorded", type=click.Path(path_type=Path), multiple=True, metavar="DIR", help="A capture: its calls are cases."
+)
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
 @click.option("--contract-only", is_flag=True, help="Leave out inputs that production never sends.")
 @click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
@@ -82,6 +85,66 @@ def run(
     if write_expect is not None:
         write_text(write_expect, draft(result))
     return result.exit_code
+
+
+@cli.command()
+@click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CAPTURE...")
+@click.option("--base", required=True, metavar="TREE", help=f"The version that was captured: {_TREE}.")
+@click.option("--head", "heads", required=True, metavar="TREE", multiple=True, help="The version in question.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
+@click.option("--repeat", type=int, default=5, show_default=True, metavar="N", help="Calls in each arm; all exact.")
+@click.option("--target", "targets", multiple=True, metavar="T", help="Only the sites of this name, glob or symbol.")
+@click.option("--case", metavar="ID", help="Replay only the call with this id.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
+@click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
+@click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
+@click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole replay.")
+@click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
+@click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
+def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any) -> int:
+    """Make the captured calls of a live engine again on both versions, from the recorded state."""
+    from rich.console import Console
+
+    from difftest.output import Formats, Progress, show, show_replay
+    from difftest.record.replay import replay as replayed
+
+    outputs = Formats.parse(formats)
+    with Progress(Console(stderr=True)) as progress:
+        result = replayed(captures, observer=progress, command=shlex.join(["difftest", *sys.argv[1:]]), **options)
+    show_replay(result, Console())
+    show(result, Console())
+    outputs.write(result)
+    return result.exit_code
+
+
+@cli.command(context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder for the capture.")
+@click.option("--site", multiple=True, metavar="GLOB", help="What to record [default: the sampler calls of V1 and V2].")
+@click.option("--max-calls", type=int, metavar="N", help="Calls that each process records.")
+@click.option("--max-bytes", type=int, metavar="N", help="Bytes that each process records.")
+@click.option("--one-in", type=int, default=1, metavar="N", help="Record one step in N.")
+@click.option("--redact", is_flag=True, help="Replace request ids by hashes whose key is thrown away.")
+@click.option("--wait", is_flag=True, help="Write the inputs before each call goes on, against crashes. Slow.")
+@click.option("--show", "shown", type=click.Path(path_type=Path), metavar="DIR", help="Say what is in a capture.")
+def capture(command: tuple[str, ...], out: Path | None, shown: Path | None, **options: Any) -> int:
+    """Run a command with the recorder on in every vLLM process that it starts."""
+    from difftest.record import command as recording
+
+    if shown is not None:
+        if command or out is not None:
+            raise click.UsageError("--show stands alone: difftest capture --show DIR.")
+        from rich.console import Console
+
+        from difftest.output import show_capture
+
+        show_capture(recording.show(shown), Console())
+        return 0
+    if out is None:
+        raise click.UsageError("capture needs --out DIR, a new folder: difftest capture --out DIR -- COMMAND...")
+    return recording.capture(out, command, **options)
 
 
 @cli.command()

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from difftest.errors import UsageError
+from difftest.record.command import Shown
 from difftest.result import EXIT_CODES, RunResult, TargetResult, Verdict
 from difftest.survey import TargetSurvey
 from difftest.sweep import SCHEMA, SweptCommit, overall
@@ -81,9 +82,7 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
     """The catalog as a table: with trees, lines and stand-ins of each target, and what changed in it."""
     if path is not None:
         write_atomic(path, json.dumps([item.to_json() for item in found], indent=1).encode() + b"\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("target", "code", "lines", "stand-ins", "symbol or reason"):
-        table.add_column(column, overflow="fold")
+    table = _table("target", "code", "lines", "stand-ins", "symbol or reason")
     for item in found:
         lines = str(item.lines) if item.lines else ""
         standins = ", ".join(name.rpartition(".")[2] for name in item.standins)
@@ -97,6 +96,63 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
     counts = Counter(item.code for item in found if item.code)
     if counts:
         console.print("\n" + ", ".join(f"{count} {code}" for code, count in counts.most_common()), markup=False)
+
+
+def show_replay(result: RunResult, console: Console) -> None:
+    """A line for each site, head and process: calls, exact ones, repetitions, what was recorded, the other ranks."""
+    table = _table(
+        "site", "head", "process", "calls", "exact", "repeats exact", "base as recorded", "as the lowest rank"
+    )
+    for item in result.targets:
+        for process, counts in item.recorded.items():
+            twins = counts["twins"] + counts["twins_apart"]
+            row = (
+                item.name.removeprefix("recorded."),
+                item.head,
+                process,
+                str(counts["calls"]),
+                str(counts["exact"]),
+                f"{counts['repeats_exact']} of {counts['repeats']}",
+                f"{counts['as_recorded']} of {counts['calls']}",
+                f"{counts['twins']} of {twins}" if twins else "",
+            )
+            table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def show_capture(shown: Shown, console: Console) -> None:
+    """What is in a capture: a line for each process and site, then each call, then what the recorder said."""
+    sites = _table("process", "site", "calls", "ended", "raised", "steps", "bytes")
+    for line in shown.sites:
+        steps = "" if line.steps is None else f"{line.steps[0]} to {line.steps[1]}"
+        counts = (str(line.calls), str(line.complete), str(line.raised), steps, str(line.size))
+        sites.add_row(*map(Text, (line.rank, line.site, *counts)))
+    console.print(sites)
+    calls = _table("process", "call", "in", "site", "step", "bytes", "requests", "")
+    for call in shown.calls:
+        ended = call.raised or ("" if call.complete else "did not end")
+        parent = "" if call.parent is None else str(call.parent)
+        step = "" if call.step is None else str(call.step)
+        requests = ", ".join(call.request_ids or ())
+        site = call.site.rpartition(":")[2]
+        row = (call.rank, str(call.number), parent, site, step, str(call.size), requests, ended)
+        calls.add_row(*map(Text, row))
+    console.print()
+    console.print(calls)
+    for rank, environment in shown.environments.items():
+        versions = environment.get("versions")
+        words = [f"{name} {version}" for name, version in versions.items()] if isinstance(versions, dict) else []
+        console.print(Text(f"{rank}: {environment.get('device', 'unknown device')}, {', '.join(words)}"))
+    for note in shown.notes:
+        console.print(Text(note))
+    console.print(Text(f"{len(shown.calls)} calls, {shown.blobs} blobs, {shown.disk_bytes} bytes on disk"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def show_sweep(found: Iterable[SweptCommit], console: Console, path: Path | None) -> int:

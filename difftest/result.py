@@ -136,6 +136,9 @@ class TargetResult:
         axes: of the executed cases, per axis and value: `{"layout": {"padded rows": {"identical": 3}}}`.
         relations: what must hold within one arm: per name `{"checked", "base", "head"}`, the latter two counting
             the cases in which that arm breaks it.
+        recorded: of recorded calls, per process of a capture: `calls`, `exact` (base and head alike), `repeats`,
+            `repeats_exact`, `as_recorded` and `not_as_recorded` (base), `not_compared`, `twins` and `twins_apart`
+            (what this rank and the lowest one recorded).
         notes: everything else the reader must know (eager torch.compile, stopped after crashes, ...).
         closure: per arm `{"digest", "pieces", "lines", "files"}`.
         seconds: wall time of the target.
@@ -160,6 +163,7 @@ class TargetResult:
     sources: Mapping[str, int] = field(default_factory=dict)
     axes: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     relations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    recorded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     closure: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Pool = dict[str, Any]
 """Named values: torch tensors, numpy arrays, scalars, lists, dicts, None, :class:`Seeded` and :class:`Made`."""
@@ -36,6 +36,65 @@ class Made:
     optional: frozenset[str] = frozenset()
 
 
+class GeneratorStates(Protocol):
+    """The process-wide generators at one moment of a recorded engine; :class:`difftest.record.decode.RngStates`.
+
+    `torch_cpu` is for `torch.set_rng_state`, `torch_cuda` has an object with `state` for each CUDA device, the others
+    are for `numpy.random.set_state` and `random.setstate`.
+    """
+
+    @property
+    def torch_cpu(self) -> bytes: ...
+
+    @property
+    def torch_cuda(self) -> Mapping[int, Any]: ...
+
+    @property
+    def numpy_state(self) -> Any: ...
+
+    @property
+    def random_state(self) -> Any: ...
+
+
+class After(NamedTuple):
+    """What a recorded call did.
+
+    Attributes:
+        returned: the return value, made of an arm's own classes; None when it raised.
+        raised: name of the exception's class and message, or None.
+        rng: the process-wide generators after it, None when they cannot be compared here.
+        generators: states of the generators among its inputs, by their number in the recording.
+    """
+
+    returned: Any
+    raised: tuple[str, str] | None
+    rng: GeneratorStates | None
+    generators: Mapping[int, bytes]
+
+
+class Recorded(Protocol):
+    """What is known of a recorded call beyond its inputs."""
+
+    @property
+    def process(self) -> str:
+        """Which process of which capture made it, in words."""
+
+    @property
+    def rng(self) -> GeneratorStates:
+        """The process-wide generators before it; the same object each time."""
+
+    def after(self, arm: Arm) -> After:
+        """What it did, in an arm's own classes.
+
+        Raises:
+            ApiChange: the arm's classes cannot hold it.
+            LiftError: part of it was not recorded, or it was recorded on another device.
+        """
+
+    def twin(self, arm: Arm) -> After | None:
+        """What the same call of the lowest rank did; None when this is that call, or there is none."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One set of inputs.
@@ -47,6 +106,8 @@ class Case:
         contract: inside the target's contract; False for inputs that production never sends.
         source: `grid`, `fuzz` or `recorded`.
         axes: the values of the axes it was made from, for coverage reports.
+        recorded: of a recorded call, what else is known of it. Its pool is made anew for each call instead of copied,
+            since memory may be shared between tensors and arrays.
     """
 
     label: str
@@ -54,6 +115,7 @@ class Case:
     contract: bool = True
     source: str = "grid"
     axes: Mapping[str, str] = field(default_factory=dict)
+    recorded: Recorded | None = None
 
 
 class Arm(Protocol):
@@ -99,16 +161,26 @@ class Call:
         fn: called as `fn(*args, **kwargs)`; its return value or exception is observed.
         watch: further objects whose state after the call belongs to the outcome, by name (a processor, a state
             object). Everything in the pool is watched anyway.
+        generators: of a recorded call, its own generators by their number in the recording.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     watch: Mapping[str, Any] = field(default_factory=dict)
+    generators: Mapping[int, Any] = field(default_factory=dict)
 
 
 Prepare = Callable[[Arm, Pool], Call]
-"""Turns one arm and its private copy of a case's pool into a call. Runs outside the observed and timed region."""
+"""Turns one arm and its private copy of a case's pool into a call. Runs outside the observed and timed region.
+
+What it puts into the pool is observed as an input, too."""
+
+Oracle = Callable[[Pool], Any]
+"""A reference implementation: what a call on this pool must return, from the definition and not from any version.
+
+Compared by :func:`difftest.oracles.agreement.agrees`: a mapping stands for the object's fields of these names. None
+where the definition says nothing of the case."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +220,20 @@ class Relation:
 
 @dataclass(frozen=True)
 class Shape:
-    """One input shape for timing: a label (`batch 64, 3 drafts, acceptance 0.6`) and the pool, as in a case."""
+    """One input shape for timing.
+
+    Attributes:
+        label: the shape in words, unique within the target (`batch 64, 3 drafts, acceptance 0.6`).
+        build: makes the pool, as in a case.
+        axes: the shape's numbers.
+        vary: makes a pool that takes as long, with other contents for other numbers; 0 gives those of `build`. Without
+            it every call has the same contents, so a head that caches results by content is not seen.
+    """
 
     label: str
     build: Callable[[], Pool]
     axes: Mapping[str, float] = field(default_factory=dict)
+    vary: Callable[[int], Pool] | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +252,7 @@ class Target:
         rows: names of outputs or inputs whose first axis is the request, for saying which request differs.
         invariants: what must hold of every call of one arm.
         relations: what must hold between calls of one arm on related inputs.
+        oracle: a third opinion: when the arms differ, it says which one is right.
         timeout: seconds one call may take before it counts as hanging.
     """
 
@@ -184,4 +266,5 @@ class Target:
     rows: tuple[str, ...] = ()
     invariants: tuple[Invariant, ...] = ()
     relations: tuple[Relation, ...] = ()
+    oracle: Oracle | None = None
     timeout: float = 20.0

@@ -85,12 +85,14 @@ class Caller:
         self.in_tree = in_tree
         self.environment_errors: dict[str, None] = {}
         self.live: tuple[Pool, Any] | None = None
+        self.prepared = Call(lambda: None)
         self._pool: Pool | None = None
         self._large = False
         self._plain: Pool = {}
         self._before: dict[str, Frozen] = {}
 
-    # `live` holds the arm's own pool and return value of the last call, for checks on live values; None if it raised.
+    # `prepared` is the last call as it was made. `live` holds the arm's own pool and return value of the last call, for
+    # checks on live values; None if it raised.
 
     def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         """Run one case in one arm under one poison fill.
@@ -99,12 +101,13 @@ class Caller:
         outcome, SystemExit included.
         """
         self.live = None
+        self.states.adopt(None if case.recorded is None else case.recorded.rng)
         try:
             if pool is not self._pool:
                 self._pool, self._large, self._before = pool, has_large(pool), {}
                 self._plain = {name: value for name, value in pool.items() if is_plain(value)}
-            private: Pool = Copier(arm)(pool if not self._large else case.build())
-            prepared = self._prepare(target, symbol, arm, private)
+            private = own_pool(arm, case, pool, self._large)
+            prepared = self.prepared = self.prepare(target, symbol, arm, private)
         except ApiChange as error:
             return NotCalled(f"api-change: {error}")
         except LiftError as error:
@@ -130,6 +133,11 @@ class Caller:
             result = prepared.fn(*prepared.args, **prepared.kwargs)
             if self.device == "cuda":
                 torch.cuda.synchronize()
+        except ApiChange as error:  # a recorded object lacks what this version's code asks of it
+            POISON.fill = None
+            self.states.after()
+            self.process.settle()
+            return NotCalled(f"api-change: {error}")
         except BaseException as error:
             POISON.fill = None
             raised = self._exception(error)
@@ -148,7 +156,8 @@ class Caller:
         aliases = _aliases(output.memory, inputs.memory)
         return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process)
 
-    def _prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
+    def prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
+        """The call of one arm on its private pool, which then holds the call's inputs."""
         if target.prepare is not None:
             return target.prepare(arm, pool)
         function = arm.get(symbol)
@@ -166,6 +175,14 @@ class Caller:
             self.environment_errors[f"{name}: {message[:300]}"] = None
             return ("environment", f"{name}: {message}")
         return name, message
+
+
+def own_pool(arm: Arm, case: Case, pool: Pool, large: bool = False) -> Pool:
+    """A private pool for one call in one arm: a copy of the case's, or the case's made anew."""
+    if case.recorded is not None:
+        return case.build()
+    private: Pool = Copier(arm)(case.build() if large else pool)
+    return private
 
 
 def _message(error: BaseException, depth: int = 0) -> str:

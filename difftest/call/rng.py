@@ -13,6 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from difftest.target import GeneratorStates
+
 _SEED = 20_011
 
 
@@ -46,10 +48,13 @@ def _random_reader() -> Callable[[], object]:
 
 
 class GlobalStates:
-    """The process-wide generators, with one fixed state that every call starts from.
+    """The process-wide generators, with a state that calls start from: a fixed one, or a recorded one.
 
     Args:
         device: `cpu`, or `cuda` to include the default CUDA generator.
+
+    Attributes:
+        start: the states that calls start from, as :meth:`read` gives them.
     """
 
     NAMES = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
@@ -69,6 +74,30 @@ class GlobalStates:
         self._cuda = torch.cuda.default_generators[torch.cuda.current_device()] if device == "cuda" else None
         self._cuda_start = self._cuda.get_state().clone() if self._cuda is not None else None
         self.start = self.read()
+        self._adopted: GeneratorStates | None = None
+        self._fixed = (self._torch_start, self._numpy_start, self._random_start, self._cuda_start, self.start)
+
+    def adopt(self, states: GeneratorStates | None) -> None:
+        """Let the calls that follow start from recorded states; None: from the fixed ones again."""
+        if states is self._adopted:
+            return
+        self._adopted = states
+        self._torch_start, self._numpy_start, self._random_start, self._cuda_start, self.start = self._fixed
+        if states is not None:
+            self._torch_start = torch.frombuffer(bytearray(states.torch_cpu), dtype=torch.uint8)
+            self._numpy_start, self._random_start = states.numpy_state, states.random_state
+            if self._cuda is not None and (recorded := states.torch_cuda.get(self._cuda.device.index)) is not None:
+                self._cuda_start = torch.frombuffer(bytearray(recorded.state), dtype=torch.uint8)
+        self.restore()
+        self.start = self.read()
+
+    def as_read(self, states: GeneratorStates) -> tuple[object, ...]:
+        """Recorded states as :meth:`read` gives them; the calls that follow start where they did before."""
+        before = self._adopted
+        self.adopt(states)
+        found = self.start
+        self.adopt(before)
+        return found
 
     def read(self) -> tuple[object, ...]:
         """The states now; equal tuples mean equal states. A CUDA state is last, when there is one."""
@@ -80,7 +109,7 @@ class GlobalStates:
         return states if self._cuda is None else (*states, generator_state(self._cuda))
 
     def restore(self) -> None:
-        """Put every generator back to the fixed starting state."""
+        """Put every generator back to the starting state."""
         self._torch.set_state(self._torch_start)
         np.random.set_state(self._numpy_start)
         random.setstate(self._random_start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import struct
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from difftest.errors import DifftestError
 from difftest.target import Arm, Made, Pool, Seeded
 
 LARGE = 1 << 30
@@ -21,9 +23,16 @@ def case_id(target: str, pool: Pool) -> str:
     """The id of a case: a hash of its content, the same on every machine. 16 hex digits."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(target.encode())
-    storages: dict[int, int] = {}
-    _hash(digest, pool, storages)
+    try:
+        _hash(digest, pool, {})
+    except RecursionError:
+        raise DifftestError(f"a case of {target} holds values nested without end") from None
     return digest.hexdigest()
+
+
+_PLAIN = frozenset(
+    {int, bool, str, bytes, complex, range, slice, Seeded, torch.dtype, torch.device, torch.Size, np.dtype}
+)
 
 
 def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
@@ -59,10 +68,18 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
     elif kind is Made:
         digest.update(f"made{value.symbol}".encode())
         _hash(digest, value.fields, storages)
-    elif value is None or kind in (int, bool, str, bytes, Seeded, torch.dtype, torch.device):
+    elif value is None or kind in _PLAIN:
         digest.update(f"{kind.__name__}{value!r}".encode())
     elif isinstance(value, np.generic):
         digest.update(f"{value.dtype.str}".encode() + value.tobytes())
+    elif dataclasses.is_dataclass(kind):  # a recorded object, which may hold itself
+        met = -id(value) in storages
+        digest.update(f"{kind.__name__}{storages.setdefault(-id(value), len(storages))}".encode())
+        if not met:
+            for field in dataclasses.fields(value):
+                _hash(digest, getattr(value, field.name), storages)
+    elif kind in (set, frozenset):
+        digest.update(f"{kind.__name__}{sorted(map(repr, value))}".encode())
     else:
         raise TypeError(f"a case cannot hold a {kind.__qualname__}; use tensors, arrays, plain values, Seeded or Made")
 

@@ -272,7 +272,45 @@ def xgrammar() -> Mapping[str, Any]:
     return {"apply_token_bitmask_inplace": apply_token_bitmask_inplace}
 
 
+def cpu_operators() -> Mapping[str, Any]:
+    """vLLM's compiled sampling operators for CPUs, from their definitions as of 0.32.0, for float32 logits [batch, V].
+
+    greedy_argmax is the lowest id with the largest logit. fused_gumbel_argmax is the lowest id with the largest sum of
+    logit and noise; the noise of id i in a row with seed s is -log(-log(u)), where u is (bits + 0.5) / 2**53 for the
+    upper 53 bits of entry i of the SplitMix64 sequence that begins at the SplitMix64 hash of s.
+    """
+    import numpy as np
+    import torch
+
+    def hashed(z: Any) -> Any:
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+    def checked(logits: torch.Tensor) -> torch.Tensor:
+        if logits.dim() != 2:
+            raise RuntimeError("logits must be 2-D [batch, vocab]")
+        if logits.dtype != torch.float32:
+            raise RuntimeError("logits must be float32")
+        return logits
+
+    def greedy_argmax(logits: torch.Tensor) -> torch.Tensor:
+        return checked(logits).argmax(dim=-1)
+
+    def fused_gumbel_argmax(logits: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
+        if seeds.dim() != 1 or seeds.shape[0] != checked(logits).shape[0]:
+            raise RuntimeError("seeds must be 1-D with batch_size elements")
+        steps = np.arange(1, logits.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        key = hashed(seeds.numpy().astype(np.uint64))
+        bits = hashed(key[:, np.newaxis] + steps) >> np.uint64(11)
+        noise = -np.log(-np.log((bits.astype(np.float64) + 0.5) * 2.0**-53))
+        return (logits.double() + torch.from_numpy(noise)).argmax(dim=-1)
+
+    return {"greedy_argmax": greedy_argmax, "fused_gumbel_argmax": fused_gumbel_argmax}
+
+
 STANDINS = (
+    StandIn("torch.ops._C", cpu_operators),
     StandIn("xgrammar", xgrammar),
     StandIn("vllm.triton_utils", triton_utils),
     StandIn("vllm.logger", logger),

@@ -65,6 +65,8 @@ class Unit:
     relations: dict[str, Counter[str]] = field(default_factory=dict)
     sources: Counter[str] = field(default_factory=Counter)
     axes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    recorded: dict[str, Counter[str]] = field(default_factory=dict)
+    apart: list[str] = field(default_factory=list)
     adapters: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
@@ -79,6 +81,8 @@ class Supervisor:
         scratch: the run's folder; the worker's home and current folder.
         device: `cpu` or `cuda`.
         slots: how many children work at the same time.
+        module: the program that the worker process runs.
+        allocator: settings of the C library's allocator; empty leaves it as production has it.
 
     Attributes:
         sandbox: what the children are kept from, in words; empty until the first one has begun.
@@ -87,13 +91,24 @@ class Supervisor:
         DifftestError: the scratch folder cannot be written, or no process can be started.
     """
 
-    def __init__(self, scratch: Path, device: str, slots: int, triton_interpreter: bool) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        device: str,
+        slots: int,
+        triton_interpreter: bool,
+        module: str = "difftest.run.worker",
+        allocator: str = ALLOCATOR,
+    ) -> None:
         try:
-            self._start(scratch, device, slots, triton_interpreter)
+            scratch.mkdir(exist_ok=True)
+            self._start(scratch, device, slots, triton_interpreter, module, allocator)
         except OSError as error:
             raise DifftestError(f"no worker can be started in {scratch}: {error.strerror or error}") from None
 
-    def _start(self, scratch: Path, device: str, slots: int, triton_interpreter: bool) -> None:
+    def _start(
+        self, scratch: Path, device: str, slots: int, triton_interpreter: bool, module: str, allocator: str
+    ) -> None:
         self.scratch = scratch
         self.sandbox = ""
         self.pids: dict[int, int] = {}
@@ -119,14 +134,15 @@ class Supervisor:
             "PYTHONDONTWRITEBYTECODE": os.environ.get("PYTHONDONTWRITEBYTECODE", ""),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
-            "GLIBC_TUNABLES": ALLOCATOR,
             "DIFFTEST_DEVICE": device,
         }
+        if allocator:
+            environment["GLIBC_TUNABLES"] = allocator
         if triton_interpreter:
             environment["TRITON_INTERPRET"] = "1"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                python_command("difftest.run.worker", str(theirs.fileno()), str(os.getpid())),
+                python_command(module, str(theirs.fileno()), str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -146,11 +162,13 @@ class Supervisor:
         triton: bool,
         host: str | None,
         readable: Sequence[Path] = (),
+        recorded: Sequence[Path] = (),
     ) -> None:
         """Tell the worker what the run is about; returns at once, the worker may still be importing torch.
 
         Args:
-            readable: further files and folders that the case files read, such as a capture.
+            readable: further files and folders that the case files read.
+            recorded: captures whose calls are cases.
 
         Raises:
             DifftestError: the worker is gone.
@@ -165,7 +183,8 @@ class Supervisor:
             "slots": self.slots,
             "memory": MEMORY_BYTES,
             "home": str(self.scratch / "home"),
-            "readable": [*(arm["folder"] for arm in arms.values()), *map(str, readable)],
+            "readable": [*(arm["folder"] for arm in arms.values()), *map(str, (*readable, *recorded))],
+            "recorded": [str(path) for path in recorded],
             "writable": [str(self.scratch / "home"), *(arm["triton_cache"] for arm in arms.values())],
         }
         try:
@@ -288,15 +307,8 @@ class _Loop:
             self.supervisor.sandbox = message["sandbox"]
             self.idle.add(slot)
             self.dispatch()
-        elif "find" in message:
-            label, name = message["find"]
-            found = self.arms[label].find(name)
-            if found is not None and found[0] is not None:
-                self.arms[label].write(found[0])
-            channel.send({"answer": found})
-        elif "read" in message:
-            label, path = message["read"]
-            channel.send({"answer": self.arms[label].write(path)})
+        elif "find" in message or "read" in message:
+            channel.send({"answer": answer(self.arms, message)})
         elif "fault" in message:
             unit = self.units[message["fault"]]
             unit.notes.append(f"the harness failed on this target: {message['error']}")
@@ -319,6 +331,9 @@ class _Loop:
         unit.axes.update({(axis, value, outcome): count for axis, value, outcome, count in message["axes"]})
         for name, counts in message["relations"].items():
             unit.relations.setdefault(name, Counter()).update(counts)
+        for process, counts in message["recorded"]["counts"].items():
+            unit.recorded.setdefault(process, Counter()).update(counts)
+        unit.apart += message["recorded"]["apart"]
         unit.adapters.update(message["adapters"])
         if message["strangers"]:
             raise DifftestError(
@@ -420,7 +435,7 @@ class _Loop:
         began = self.supervisor.pids.pop(slot, None) is not None
         self.idle.discard(slot)
         unit = self.running.pop(slot, None)
-        kind, text = self.killed.pop(slot, (Kind.CRASH, _status_text(status)))
+        kind, text = self.killed.pop(slot, (Kind.CRASH, status_text(status)))
         _, number, case, arm, _, state = self.supervisor.board.read(slot)
         self.supervisor.board.begin(slot)
         if unit is None or unit.finished:
@@ -454,7 +469,20 @@ class _Loop:
         self.waiting.appendleft(unit)
 
 
-def _status_text(status: int) -> str:
+def answer(arms: Mapping[str, ArmSource], question: Mapping[str, Any]) -> Any:
+    """What a child asks while it lifts: where a module is (`find`), or that a file be made real (`read`)."""
+    if "read" in question:
+        label, path = question["read"]
+        return arms[label].write(path)
+    label, name = question["find"]
+    found = arms[label].find(name)
+    if found is not None and found[0] is not None:
+        arms[label].write(found[0])
+    return found
+
+
+def status_text(status: int) -> str:
+    """How a process ended, in words that follow its name."""
     if status == CHANNEL_LOST:
         return "closes descriptors that it did not open"
     if status == -signal.SIGKILL:

@@ -8,14 +8,15 @@ from collections import Counter
 from typing import Any
 
 from difftest.call.freeze import Freezer
-from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
+from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
 from difftest.call.poison import POISON, fills
-from difftest.call.values import Copier, case_id
+from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
-from difftest.result import MISMATCHES_SHOWN
+from difftest.result import MISMATCHES_SHOWN, Kind
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
+from difftest.run.recording import Recordings, generator_states
 from difftest.run.relations import Live, RelationChecks
 from difftest.target import Case, Pool, Target
 
@@ -52,6 +53,8 @@ class UnitRun:
         self.expected = [(n, entry) for n, entry in self.expected if entry.covers_target(self.target.name)]
         self.expected_used: Counter[int] = Counter()
         self.checks = RelationChecks(self.target, self.related) if _has_checks(self.target) else None
+        self.repeats = self.options.get("repeat", 1)
+        self.recordings = Recordings(child.states, self.repeats)
         self.index = 0
         self.slowest = 0.0
         self.notes: list[str] = []
@@ -177,10 +180,14 @@ class UnitRun:
         runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
         uninitialised = {}
         live: list[Live] = [None, None]
+        generators: dict[int, Any] = {}
+        repeats = self.repeats if case.recorded is not None else 1
         for arm in (first_arm, 1 - first_arm):
             runs[arm].append(self.call(index, arm, case, pool, fill))
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
+            if arm == BASE:
+                generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             self.not_measured(_not_called_reason(base, head))
@@ -210,7 +217,8 @@ class UnitRun:
             base = base._replace(process=again.process)  # what only a first call does is not what the code does
         head_undefined: dict[str, Any] = {}
         unsteady: list[str] = []
-        if uninitialised[HEAD] or base_undefined or base != head:
+        other: Outcome | NotCalled = head
+        if uninitialised[HEAD] or base_undefined or base != head or repeats > 1:
             other = self.call(index, HEAD, case, pool, other_fill)
             if not _same(other, head):
                 third = self.call(index, HEAD, case, pool, fill)
@@ -222,9 +230,25 @@ class UnitRun:
                     unsteady = unstable_leaves(head, third)
             if isinstance(other, Outcome):
                 head = head._replace(process=other.process)
+        if case.recorded is not None:
+            self.recordings.of(case)["calls"] += 1
+            self.recordings.check(case, self.arms[BASE], base, generators, base_undefined)
+        if repeats > 1:
+            apart = self.recordings.repeat(
+                case,
+                (fill, other_fill),
+                ((base, again), (head, other)),
+                lambda arm, chosen: self.call(index, arm, case, pool, chosen),
+                _same,
+            )
+            if apart[BASE]:
+                self.counts["aa_differences"] += 1
+                self.not_measured(f"base is not deterministic: it differs in {', '.join(apart[BASE][:3])}")
+                return
+            unsteady += apart[HEAD]
         if base.raised is not None and base.raised == head.raised:
             self.counts["both_raised"] += 1
-            if case.contract and base == head:
+            if case.contract and base == head and case.recorded is None:
                 # Inputs that production sends do not raise; what raises here in both arms is the surroundings.
                 self.not_measured(f"not exercised: both arms raise {base.raised[0]}: {base.raised[1][:200]}")
                 return
@@ -232,10 +256,10 @@ class UnitRun:
         if self.checks is not None and case.contract:
             self.index = index
             broken = self.checks.check(pool, (live[BASE], live[HEAD]))
-        if base == head and not base_undefined and not head_undefined and not broken:
-            self.counts["identical"] += 1
+        if base == head and not base_undefined and not head_undefined and not broken and not unsteady:
+            self.same(case)
             return
-        initial = self.initial(pool, base, head)
+        initial = self.initial(case, pool, base, head)
         found = compare(
             base,
             head,
@@ -246,8 +270,10 @@ class UnitRun:
             self.child.states.start,
         )
         found += broken
+        if unsteady and not found:
+            found = [Difference(Kind.VALUE, "return", "the same each time", "not the same each time")]
         if not found:
-            self.counts["identical"] += 1
+            self.same(case)
             return
         if unsteady:
             note = f"head is not deterministic at {', '.join(unsteady[:3])}"
@@ -268,13 +294,20 @@ class UnitRun:
             self.slowest = max(self.slowest, time.monotonic() - began)
             child.trim_log()
 
-    def initial(self, pool: Pool, base: Outcome, head: Outcome) -> dict[str, Any]:
+    def same(self, case: Case) -> None:
+        self.counts["identical"] += 1
+        if case.recorded is not None:
+            self.recordings.of(case)["exact"] += 1
+
+    def initial(self, case: Case, pool: Pool, base: Outcome, head: Outcome) -> dict[str, Any]:
         """Inputs before the call, for those that one arm changed and the other did not."""
         names = {name for name, _ in base.changed} ^ {name for name, _ in head.changed}
         if not names:
             return {}
         arm = self.arms[BASE]
-        private = Copier(arm)(pool)
+        private = own_pool(arm, case, pool)
+        if case.recorded is not None:  # what the call is given comes to be only there
+            self.caller.prepare(self.target, self.unit["symbols"][BASE], arm, private)
         freezer = Freezer(whole=True)
         return {name: freezer(private[name]) for name in private if name in names}
 
@@ -350,6 +383,11 @@ class UnitRun:
     def flush(self, following: int | None, leaving: bool = False) -> None:
         """Send what was found since the last flush. `following` is the next case index; None when all is done."""
         adapters = sorted({f"{name}: {note}" for name, a in zip(ARM_NAMES, self.arms, strict=True) for note in a.notes})
+        adapters += [
+            f"{name}: {operator} is a stand-in of the profile"
+            for name, arm in zip(ARM_NAMES, self.arms, strict=True)
+            for operator in arm.loader.operators
+        ]
         strangers = [s for a in self.arms for s in a.loader.strangers()] if following is None and not leaving else []
         self.child.channel.send(
             {
@@ -366,7 +404,8 @@ class UnitRun:
                 "adapters": adapters,
                 "strangers": strangers,
                 "slowest": self.slowest,
-                "notes": self.notes,
+                "recorded": self.recordings.flush(),
+                "notes": self.notes + self.recordings.take_notes(),
                 "leaving": leaving,
             }
         )

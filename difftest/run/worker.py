@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,14 @@ _LOG_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> int:
-    """Serve one run: wait for `setup`, then fork a child for each slot and a new one for each that dies."""
+def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = None) -> int:
+    """Serve one run: wait for `setup`, then fork a child for each slot and a new one for each that dies.
+
+    Args:
+        kind: what the children are; :class:`Child` when None.
+        prepare: readies the process for the code under test, once torch is there; by default memory is poisoned and
+            what accelerator code asks of a host is bridged.
+    """
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     _die_with(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -41,11 +47,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    from difftest.call.host import bridge_host
-    from difftest.call.poison import POISON
-
-    POISON.install()
-    bridge_host()  # code that no kernel is reached from pins memory too
+    (prepare or _poison)()
     torch.compile = _eager
     setup = control.receive()
     if setup is None:
@@ -56,6 +58,10 @@ def main() -> int:
         from difftest.catalog import load_targets
 
         targets = load_targets(setup["modules"])
+        if setup["recorded"]:
+            from difftest.record import cases
+
+            targets |= cases.targets([Path(path) for path in setup["recorded"]], setup["device"])
         # Everything the children need, imported once here.
         import difftest.run.canary
         import difftest.run.unit  # noqa: F401
@@ -70,7 +76,7 @@ def main() -> int:
     gc.freeze()
     children: dict[int, dict[str, Any]] = {}
     for slot in setup["slots"]:
-        children[_fork(setup, targets, slot, control)] = slot
+        children[_fork(kind or Child, setup, targets, slot, control)] = slot
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid not in children:
@@ -86,7 +92,15 @@ def main() -> int:
             if not children:
                 return 0
             continue
-        children[_fork(setup, targets, slot, control)] = slot
+        children[_fork(kind or Child, setup, targets, slot, control)] = slot
+
+
+def _poison() -> None:
+    from difftest.call.host import bridge_host
+    from difftest.call.poison import POISON
+
+    POISON.install()
+    bridge_host()  # code that no kernel is reached from pins memory too
 
 
 def _import_triton() -> None:
@@ -112,7 +126,9 @@ def _die_with(parent: int) -> None:
         os._exit(0)  # it ended before it could be asked for
 
 
-def _fork(setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any], control: Channel) -> int:
+def _fork(
+    kind: type[Child], setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any], control: Channel
+) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -124,7 +140,7 @@ def _fork(setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any], 
         _die_with(parent)
         for other in (control.connection.fileno(), *[s["fd"] for s in setup["slots"] if s is not slot]):
             os.close(other)
-        _Child(setup, targets, slot).serve()
+        kind(setup, targets, slot).serve()
         code = 0
     except BaseException as error:
         import traceback
@@ -138,7 +154,7 @@ def _fork(setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any], 
     return 0
 
 
-class _Child:
+class Child:
     """Holds the arms and runs units of work: one target against one head."""
 
     def __init__(self, setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any]) -> None:
@@ -254,22 +270,27 @@ class _Child:
         self.channel.drain()  # answers meant for a child that died
         self.channel.send({"hello": self.pid, "sandbox": self.sandbox})
         while (message := self.channel.receive()) is not None:
-            if "unit" in message:
-                from difftest.run.unit import UnitRun
+            self.handle(message)
 
-                try:
-                    UnitRun(self, message["unit"]).run()
-                except MemoryError:
-                    raise
-                except DifftestError as error:
-                    self.channel.send({"stop": str(error)})
-                except Exception as error:
-                    import traceback
+    def handle(self, message: dict[str, Any]) -> None:
+        """Do what the supervisor asks."""
+        from difftest.run.unit import UnitRun
 
-                    where = traceback.format_exc().strip().splitlines()[-3:]
-                    text = f"{type(error).__name__}: {error}"
-                    self.channel.send({"fault": message["unit"]["number"], "error": text, "where": where})
-                    self.exit(0)  # whatever made it fail must not reach the next target
+        if "unit" not in message:
+            return
+        try:
+            UnitRun(self, message["unit"]).run()
+        except MemoryError:
+            raise
+        except DifftestError as error:
+            self.channel.send({"stop": str(error)})
+        except Exception as error:
+            import traceback
+
+            where = traceback.format_exc().strip().splitlines()[-3:]
+            text = f"{type(error).__name__}: {error}"
+            self.channel.send({"fault": message["unit"]["number"], "error": text, "where": where})
+            self.exit(0)  # whatever made it fail must not reach the next target
 
     def scrub(self, text: str) -> str:
         """Take out of a message what differs between the arms by name only."""

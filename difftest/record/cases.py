@@ -1,0 +1,242 @@
+"""Captures as a source of cases: a target for each recorded site, a case for each call that ended.
+
+The supervisor's half (:func:`outlines`) makes no tensor and needs no torch; the worker's half (:func:`targets`) does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from difftest.catalog import Outline
+from difftest.errors import ApiChange, LiftError, UsageError
+from difftest.record.format import Capture, RecordedCall, open_capture
+from difftest.record.sites import KNOWN
+from difftest.target import After, Arm, Call, Case, GeneratorStates, Pool, Prepare, Target
+
+if TYPE_CHECKING:
+    from difftest.record.rebuild import Rebuilder
+
+TIMEOUT = 120.0
+"""Seconds a replayed call may take: production batches in Triton's interpreter are slow."""
+
+_NAMES = {symbol: name for name, symbol in KNOWN.items()}
+
+
+def target_name(site: str) -> str:
+    """`recorded.v1.sampler`, or `recorded.` and the symbol of a site without a name."""
+    return f"recorded.{_NAMES.get(site, site)}"
+
+
+def open_captures(paths: Sequence[Path]) -> list[Capture]:
+    """The captures of some folders.
+
+    Raises:
+        UsageError: a folder is given twice.
+        CaptureError: no capture, or damaged.
+    """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UsageError("the same capture is given twice")
+    return [open_capture(path) for path in paths]
+
+
+def complete_calls(captures: Sequence[Capture]) -> dict[str, list[Located]]:
+    """The calls that ended, by site, in the order of captures, processes and calls."""
+    found: dict[str, list[Located]] = {}
+    named = len(captures) > 1
+    for capture in captures:
+        twins: dict[tuple[object, ...], RecordedCall] = {}
+        for rank in capture.ranks:
+            process = f"{capture.path.resolve().name} {rank.name}" if named else rank.name
+            seen: Counter[tuple[object, ...]] = Counter()
+            for call in capture.calls(rank):
+                step = (call.site, call.step)
+                seen[step] += 1
+                key = (*step, seen[step])
+                if call.complete:
+                    twin = twins.setdefault(key, call)
+                    located = Located(call, process, twin if twin.rank.rank != rank.rank else None)
+                    found.setdefault(call.site, []).append(located)
+    return found
+
+
+@dataclass(frozen=True)
+class Located:
+    """A recorded call.
+
+    Attributes:
+        call: the call.
+        process: the process that made it, in words.
+        twin: the same call of the lowest rank: same site, step, and place among the step's calls.
+    """
+
+    call: RecordedCall
+    process: str
+    twin: RecordedCall | None
+
+
+def outlines(captures: Sequence[Capture]) -> list[Outline]:
+    """What the supervisor knows of the recorded targets: their code is the site and what its recorded inputs are of."""
+    found = []
+    for site, calls in complete_calls(captures).items():
+        uses: dict[str, None] = {}
+        for located in calls:
+            uses |= dict.fromkeys(located.call.symbols)
+        found.append(Outline(target_name(site), (site,), tuple(uses), True, (), TIMEOUT, "", False))
+    return found
+
+
+def targets(paths: Sequence[Path], device: str) -> dict[str, Target]:
+    """The recorded targets by name, with a case for each call that ended.
+
+    Args:
+        device: `cpu` or `cuda`: where what was not in CPU memory goes.
+    """
+    return {
+        target_name(site): Target(
+            name=target_name(site),
+            symbols=(site,),
+            cases=lambda site=site, calls=calls: _cases(calls, device),  # type: ignore[misc]
+            prepare=_preparing(site),
+            triton=True,
+            timeout=TIMEOUT,
+        )
+        for site, calls in complete_calls(open_captures(paths)).items()
+    }
+
+
+def _cases(calls: Sequence[Located], device: str) -> Iterator[Case]:
+    for located in calls:
+        call = located.call
+        step = "" if call.step is None else f", step {call.step}"
+        yield Case(
+            f"{located.process}, call {call.number}{step}",
+            lambda call=call: _pool(call, device),  # type: ignore[misc]
+            source="recorded",
+            axes={"process": located.process},
+            recorded=Replayed(located, device),
+        )
+
+
+def _pool(call: RecordedCall, device: str) -> Pool:
+    inputs = call.inputs(device)
+    return {"args": inputs.args, "kwargs": inputs.kwargs}
+
+
+# -- the call in an arm ----------------------------------------------------------------------------------------------
+
+
+def _preparing(site: str) -> Prepare:
+    """How a call of the site is made. Both arms' inputs go by the names that the first arm's parameters have."""
+    names: list[str] = []
+
+    def prepare(arm: Arm, pool: Pool) -> Call:
+        from difftest.record.rebuild import Rebuilder
+
+        function = arm.get(site)
+        recorded, rebuild = dict(pool), Rebuilder(arm)
+        if not names:
+            names.extend(_positional(function, len(recorded["args"])))
+        args = [rebuild(value, name) for name, value in zip(names, recorded["args"], strict=False)]
+        kwargs = {name: rebuild(value, name) for name, value in recorded["kwargs"].items()}
+        pool.clear()
+        pool.update(zip(names, args, strict=False))
+        pool.update(kwargs)
+        if isinstance(getattr(function, "__self__", None), type):
+            args = args[1:]  # a class method is bound to the arm's own class
+        call = _fitting(arm, function, args, kwargs)
+        return Call(_refusing(rebuild, function), tuple(args), call, generators=rebuild.generators)
+
+    return prepare
+
+
+def _positional(function: Any, count: int) -> list[str]:
+    import inspect
+
+    parameters = list(inspect.signature(getattr(function, "fn", function)).parameters.values())
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [named[i] if i < len(named) else f"args[{i}]" for i in range(count)]
+
+
+def _fitting(arm: Arm, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords, once they fit the arm's function; one that it does not take is left out when it is None.
+
+    Raises:
+        ApiChange: the function does not take what was recorded, or needs more.
+    """
+    import inspect
+
+    signature = inspect.signature(getattr(function, "fn", function))
+    name = getattr(function, "__qualname__", str(function))
+    free = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    unknown = [] if free else [key for key in kwargs if key not in signature.parameters]
+    if refused := [key for key in unknown if kwargs[key] is not None]:
+        raise ApiChange(f"{name} does not take {', '.join(refused)}, which was recorded")
+    if unknown:
+        arm.note(f"{name} of this version has no {', '.join(unknown)}; what was recorded is None")
+    kept = {key: value for key, value in kwargs.items() if key not in unknown}
+    try:
+        signature.bind(*args, **kept)
+    except TypeError as error:
+        raise ApiChange(f"{name} cannot be called as recorded: {error}") from None
+    return kept
+
+
+def _refusing(rebuild: Rebuilder, function: Any) -> Any:
+    """The function; that it asks a recorded object for what was not recorded is no outcome of it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except AttributeError as error:
+            if lacking := rebuild.lacks(error):
+                raise ApiChange(lacking) from None
+            raise
+
+    return call
+
+
+# -- what else is known of it ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Implements :class:`difftest.target.Recorded` over a recorded call."""
+
+    located: Located
+    device: str
+
+    @property
+    def process(self) -> str:
+        return self.located.process
+
+    @cached_property
+    def _rng(self) -> GeneratorStates:
+        return self.located.call.rng_before
+
+    @property
+    def rng(self) -> GeneratorStates:
+        return self._rng
+
+    def after(self, arm: Arm) -> After:
+        return self._after(self.located.call, arm)
+
+    def twin(self, arm: Arm) -> After | None:
+        return None if self.located.twin is None else self._after(self.located.twin, arm)
+
+    def _after(self, call: RecordedCall, arm: Arm) -> After:
+        from difftest.record.rebuild import Rebuilder
+
+        recorded_on = str(call.environment.get("device", "cpu")).partition(":")[0]
+        if recorded_on != self.device:
+            raise LiftError(f"recorded on {recorded_on}, replayed on {self.device}")
+        returned = None if call.raised else Rebuilder(arm)(call.output(self.device), "result")
+        generators = call.generators_after or {}
+        return After(returned, call.raised, call.rng_after, {n: g.state for n, g in generators.items()})
+
+
+__all__ = ["complete_calls", "open_captures", "outlines", "target_name", "targets"]
