@@ -116,7 +116,8 @@ def _device_files(device: str) -> list[Path]:
     """Device files that are written to and controlled."""
     found = [Path("/dev/null"), Path("/dev/zero"), Path("/dev/full")]
     if device == "cuda":
-        found += [*Path("/dev").glob("nvidia*"), Path("/dev/shm"), Path("/dev/dri")]
+        # The driver names its threads through the process's own folder.
+        found += [*Path("/dev").glob("nvidia*"), Path("/dev/shm"), Path("/dev/dri"), Path(f"/proc/{os.getpid()}")]
     return found
 
 
@@ -191,7 +192,7 @@ _ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
 _COMMON = {"io_uring_setup": 425, "pidfd_send_signal": 424, "pidfd_open": 434, "pidfd_getfd": 438, "clone3": 435}
 _STARTS_PROGRAMS = ("fork", "vfork", "execve", "execveat")
 _OWN_TARGET = ("kill", "tgkill", "prlimit64")  # allowed towards this process itself
-_CLONE_THREAD = 0x10000
+_CLONE_THREAD, _AF_UNIX = 0x10000, 1
 
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06  # classic BPF: ld, jeq, jset, jge, ret
 _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
@@ -203,14 +204,14 @@ def seccomp_program(machine: str, pid: int, programs: bool) -> bytes | None:
 
     Args:
         pid: the process that may signal itself.
-        programs: processes may be started.
+        programs: a CUDA run: processes may be started, and local sockets made, as the driver does; none is connected.
     """
     if machine not in _ARCHITECTURES:
         return None
     audit, numbers = _ARCHITECTURES[machine]
     numbers = {**numbers, **_COMMON}
     if programs:
-        for name in (*_STARTS_PROGRAMS, "clone", "clone3"):
+        for name in (*_STARTS_PROGRAMS, "clone", "clone3", "bind"):
             numbers.pop(name, None)
 
     def code(operation: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -227,6 +228,8 @@ def seccomp_program(machine: str, pid: int, programs: bool) -> bytes | None:
     for name, number in numbers.items():
         if name == "clone":
             checks = [code(_LOAD, _ARGUMENT), code(_ANY_BIT, _CLONE_THREAD, yes=1), code(_RETURN, _DENY)]
+        elif name == "socket" and programs:
+            checks = [code(_LOAD, _ARGUMENT), code(_EQUAL, _AF_UNIX, yes=1), code(_RETURN, _DENY)]
         elif name == "prlimit64":
             checks = [code(_LOAD, _ARGUMENT), code(_EQUAL, 0, yes=2), code(_EQUAL, pid, yes=1), code(_RETURN, _DENY)]
         elif name in _OWN_TARGET:

@@ -136,6 +136,7 @@ def test_the_filter_decides_as_written(machine: str, programs: bool) -> None:
         )  # fmt: skip
     assert (decide(numbers["prlimit64"], 0), decide(numbers["prlimit64"], 43)) == ("allow", "deny")
     may_start = "allow" if programs else "deny"
+    assert (decide(numbers["socket"], 1), decide(numbers["socket"], 2)) == (may_start, "deny")
     assert decide(numbers["execve"]) == may_start
     assert decide(numbers["clone"], 0x11) == may_start
     assert decide(numbers["clone"], 0x10000) == "allow"  # a thread
