@@ -8,6 +8,7 @@ compiled kernels keyed without it would hide.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,19 @@ _EXPECTED = {"below": ([2], [2, 3]), "scaled": ([3], [4])}
 
 def check_plain(caller: Caller, folder: Path, make: Callable[[str, str, Path], LiftedArm] | None = None) -> None:
     """Raises DifftestError when two versions that differ in a module constant do not each do what they say."""
-    _check(caller, folder, "below", _PLAIN, lambda: {"tokens": [2, 3, 5]}, make or _arm)
+    _check(caller, folder, "below", _PLAIN, lambda: {"tokens": [2, 3, 5]}, make or partial(_arm, device=caller.device))
 
 
 def check_triton(caller: Caller, folder: Path, make: Callable[[str, str, Path], LiftedArm] | None = None) -> None:
     """Raises DifftestError when two versions that differ in a `tl.constexpr` do not each do what they say."""
-    _check(caller, folder, "scaled", _TRITON, lambda: {"out": torch.zeros(1, dtype=torch.int32)}, make or _arm)
+    _check(
+        caller,
+        folder,
+        "scaled",
+        _TRITON,
+        lambda: {"out": torch.zeros(1, dtype=torch.int32)},
+        make or partial(_arm, device=caller.device),
+    )
 
 
 def _check(
@@ -91,7 +99,7 @@ def _check(
         )
 
 
-def _arm(label: str, text: str, folder: Path) -> LiftedArm:
+def _arm(label: str, text: str, folder: Path, device: str = "cpu") -> LiftedArm:
     """An arm whose tree is one module, `canary`."""
     data = text.encode()
 
@@ -107,4 +115,4 @@ def _arm(label: str, text: str, folder: Path) -> LiftedArm:
     def read(path: str) -> bytes | None:
         return data if path == "canary.py" else None
 
-    return LiftedArm(label, Loader(label, Sources(find, read), StandIns(), file_of))
+    return LiftedArm(label, Loader(label, Sources(find, read), StandIns(), file_of), device)

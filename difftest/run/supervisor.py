@@ -135,6 +135,8 @@ class Supervisor:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "DIFFTEST_DEVICE": device,
+            # Asking whether there is a device must not start the driver: the children are forks, which it forbids.
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }
         if allocator:
             environment["GLIBC_TUNABLES"] = allocator
