@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from difftest.oracles.parse_output import Logprobs, parse_output
 from difftest.target import Arm, Call, Case, Made, Pool, Shape, Target
 
 PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
 LOGPROBS_TENSORS = "vllm.v1.outputs:LogprobsTensors"
 PLACEHOLDER = -1
+_LOGPROB_FIELDS = ("logprob_token_ids", "logprobs", "selected_token_ranks")
 
 _ROWS = 128
 _COLUMNS = range(1, 7)
@@ -233,6 +235,21 @@ def _with_caller(arm: Arm, function: Callable[..., Any], pool: Pool) -> Call:
     return Call(parse)
 
 
+def oracle(pool: Pool) -> Any:
+    """What a call must return (:mod:`difftest.oracles.parse_output`); None when it discards rows that there are not."""
+    made = pool.get("logprobs_tensors")
+    logprobs = None if made is None else Logprobs(*(made.fields[name].numpy() for name in _LOGPROB_FIELDS))
+    rows = [int(row) for row in pool.get("discard_req_indices", ())]
+    batch = len(pool["output_token_ids"])
+    if not all(-batch <= row < batch for row in rows):
+        return None
+    found = parse_output(pool["output_token_ids"].numpy(), pool["vocab_size"], rows, logprobs)
+    if found.logprobs is None:
+        return found.tokens, None
+    lists = dict(zip(("logprob_token_ids", "logprobs", "sampled_token_ranks"), found.logprobs, strict=True))
+    return found.tokens, {**lists, "cu_num_generated_tokens": found.starts}
+
+
 def _timing_pool(batch: int, max_spec_len: int, acceptance: float, vocabulary: int) -> Pool:
     """Sampled ids as rejection sampling leaves them: drafts accepted one after the other, each with `acceptance`."""
     draws = splitmix64(_SEED + batch * 64 + max_spec_len, 2 * batch * (max_spec_len + 1))
@@ -269,6 +286,7 @@ TARGETS = (
         prepare=prepare,
         uses=(f"{LOGPROBS_TENSORS}.filter", f"{LOGPROBS_TENSORS}.tolists"),
         shapes=shapes,
+        oracle=oracle,
         rows=("output_token_ids", "return"),
     ),
 )

@@ -20,6 +20,7 @@ from difftest.run.recording import Recordings, generator_states
 from difftest.run.relations import Live, RelationChecks
 from difftest.target import Case, Pool, Target
 
+_RAISED = object()  # what no oracle expects
 _OUTCOMES = ("identical", "different", "expected", "unmeasured")
 _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are counted and named by kind
 
@@ -38,6 +39,8 @@ class UnitRun:
         self.target = child.targets[unit["target"]]
         self.options = unit["options"]
         self.arms = [child.arm(label) for label in unit["arms"]]
+        for arm in self.arms:
+            arm.notes.clear()  # what was adapted for an earlier target
         self.caller = Caller(child.device, child.states, child.scrub, self.in_tree)
         self.counts: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
@@ -164,6 +167,9 @@ class UnitRun:
         return any(arm.loader.sources.module(module) is not None for arm in self.arms)
 
     def cases(self) -> list[Case]:
+        if self.options.get("shapes"):
+            shapes = self.target.shapes(self.options["shapes"]) if self.target.shapes is not None else ()
+            return [Case(shape.label, shape.build, axes={"shape": shape.label}) for shape in shapes]
         kinds = self.options.get("kinds")
         every = list(self.target.cases())
         return [case for case in every if not kinds or case.source in kinds]
@@ -278,6 +284,8 @@ class UnitRun:
         if unsteady:
             note = f"head is not deterministic at {', '.join(unsteady[:3])}"
             found = [_with_detail(item, note) for item in found]
+        if said := self.opinion(pool, live):
+            found = [_with_detail(i, said) if i.leaf.startswith(("return", "raised")) else i for i in found]
         self.differs(index, case, identity, found)
 
     def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
@@ -293,6 +301,17 @@ class UnitRun:
             child.check_channel()
             self.slowest = max(self.slowest, time.monotonic() - began)
             child.trim_log()
+
+    def opinion(self, pool: Pool, live: list[Live]) -> str:
+        """Which arm the target's reference implementation agrees with; empty when it says nothing."""
+        expected = None if self.target.oracle is None else self.target.oracle(pool)
+        if expected is None:
+            return ""
+        from difftest.oracles.agreement import opinion
+
+        left, right = (_RAISED if each is None else each[1] for each in live)
+        said: str = opinion(expected, left, right)
+        return said
 
     def same(self, case: Case) -> None:
         self.counts["identical"] += 1
