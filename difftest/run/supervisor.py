@@ -25,7 +25,9 @@ from difftest.result import Kind
 from difftest.run.plan import ArmSource
 from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, Board, Channel
 
-MEMORY_BYTES = 32 << 30
+MEMORY_BYTES = 64 << 30
+"""Address space of one child: room for several copies of a case whose rows lie past 2^31 elements, 9 GiB each, of which
+hardly a page is touched."""
 RESIDENT_BYTES = 12 << 30
 """What one child may hold; less where the machine has less."""
 MAX_DEATHS = 3
