@@ -72,7 +72,9 @@ def _arms(specs: Sequence[str], repo: Path | None, cache: Path | None) -> Iterat
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="difftest-")))
         trees = [stack.enter_context(open_tree(spec, repo, cache)) for spec in specs]
-        yield [ArmSource(label, tree, folder, parsed) for label, tree in zip(("base", "head"), trees, strict=False)]
+        yield [
+            ArmSource(label, tree, folder, parsed, cache) for label, tree in zip(("base", "head"), trees, strict=False)
+        ]
 
 
 def _one(outline: Outline, bound: Bound) -> TargetSurvey:

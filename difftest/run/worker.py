@@ -295,7 +295,8 @@ class Child:
     def scrub(self, text: str) -> str:
         """Take out of a message what differs between the arms by name only."""
         for label, info in self.setup["arms"].items():
-            text = text.replace(f"difftest_{label.replace('-', '_')}.", "").replace(info["folder"] + "/", "")
+            prefix = f"difftest_{label.replace('-', '_')}"  # of modules, and behind the names of operators
+            text = text.replace(f"{prefix}.", "").replace(f"_{prefix}", "").replace(info["folder"] + "/", "")
         return text
 
     def timed_flush(self) -> Iterator[bool]:
