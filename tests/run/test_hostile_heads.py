@@ -213,8 +213,9 @@ def test_messages_of_exceptions_are_told(results: dict[str, TargetResult]) -> No
 def test_a_head_that_writes_to_the_channel_is_not_believed(tmp_path: Path) -> None:
     heads = {"forges": "import os\n        for fd in range(3, 64): _write(fd)", "fine": "pass"}
     forged, fine = run(tmp_path, heads).targets
-    assert forged.verdict == "unmeasured"
-    assert "breaks the channel to the harness" in forged.reason
+    assert forged.verdict in ("unmeasured", "different")  # as the supervisor reads it during a call or after
+    said = [forged.reason, *forged.notes, *(m.head for m in forged.mismatches)]
+    assert any("breaks the channel to the harness" in text for text in said)
     assert fine.verdict == "identical"
 
 
