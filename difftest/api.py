@@ -386,6 +386,9 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     elif not counts["identical"] + counts["expected"]:
         verdict = Verdict.UNMEASURED
         reason = _reason(unmeasured) or _no_cases(state.options, counts)
+    elif counts["unmeasured"] and any(u.recorded for u in units):
+        verdict = Verdict.UNMEASURED
+        reason = f"{counts['unmeasured']} of {counts['executed']} recorded calls: {_reason(unmeasured)}"
     elif counts["unmeasured"]:
         verdict, reason = _partly(counts, unmeasured)
     elif counts["both_raised"] and counts["both_raised"] == counts["identical"]:

@@ -112,7 +112,7 @@ class Loader:
         self.standins = standins
         self._file_of = file_of
         self.files: dict[str, str] = {}
-        self.operators: dict[str, None] = {}  # compiled operators that a stand-in took the place of
+        self.operators: dict[str, None] = {}  # compiled operators that a stand-in was called for
         self.builtins = {**vars(builtins), "__import__": self.import_}
         self.modules: dict[str, ArmModule] = {}
         self.namespaces: set[str] = set()
@@ -398,9 +398,14 @@ class Loader:
         if key not in self.standins.items or self.standins.host:
             return None
         found = self.standins.attributes(key).get(name)
-        if found is not None:
+        if found is None:
+            return None
+
+        def operator(*args: Any, **kwargs: Any) -> Any:
             self.operators[f"{key}.{name}"] = None
-        return found
+            return found(*args, **kwargs)
+
+        return operator
 
     # -- imports of the arm's code --------------------------------------------------------------------------------
 

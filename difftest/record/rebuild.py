@@ -78,7 +78,11 @@ class Rebuilder:
         owner = getattr(error, "obj", None)
         recorded = self._recorded.get(id(owner))
         name = getattr(error, "name", None)
-        if recorded is None or name is None or name in recorded or name not in _fields_of(type(owner)):
+        if recorded is None or name is None or name in recorded:
+            return None
+        if type(owner) in _BARE.values():
+            return f"{type(owner).__qualname__} needs {name}, and its class cannot be loaded here"
+        if name not in _fields_of(type(owner)):
             return None
         return f"{type(owner).__qualname__} needs {name}, which was not recorded"
 
@@ -109,7 +113,10 @@ class Rebuilder:
         raise LiftError(f"not recorded: {path}, a {value.symbol.replace(':', '.')}: {value.why}")
 
     def _object(self, value: RecordedObject, path: str) -> Any:
-        cls = self._symbol(value, path)
+        try:
+            cls = self._symbol(value, path)
+        except ImportError as error:  # a library that the engine has and this process has not
+            cls = self._bare(value.symbol, error)
         if not isinstance(cls, type):
             raise ApiChange(f"{path} is an instance of {value.symbol}, which is no class in this version")
         if issubclass(cls, tuple):
@@ -130,11 +137,18 @@ class Rebuilder:
                 setattr(made, name, item)
             else:
                 object.__setattr__(made, name, item)
-        if unknown := [name for name in value.fields if name not in known and name not in _MODULE_OWN]:
+        unknown = [name for name in value.fields if name not in known and name not in _MODULE_OWN]
+        if unknown and cls not in _BARE.values():
             self.arm.note(f"{cls.__qualname__} of this version has no {', '.join(unknown[:5])}")
         self._recorded[id(made)] = frozenset(fields)
         self._held.append(made)
         return made
+
+    def _bare(self, symbol: str, error: ImportError) -> type:
+        """A class without methods in the place of one that cannot be loaded; its instances have the recorded fields."""
+        name = symbol.rpartition(":")[2].rpartition(".")[2]
+        self.arm.note(f"{name} cannot be loaded here ({error}); its recorded fields stand in for it, without methods")
+        return _BARE.setdefault(symbol, type(name, (), {}))
 
     def _named_tuple(self, cls: type, value: RecordedObject, path: str) -> Any:
         names: tuple[str, ...] = getattr(cls, "_fields", ())
@@ -157,6 +171,7 @@ _READERS: dict[type, Callable[[Rebuilder, Any, str], Any]] = {
     RecordedMethod: Rebuilder._method,
     Opaque: Rebuilder._opaque,
 }
+_BARE: dict[str, type] = {}
 _MODULE_OWN = frozenset({"training"})
 
 

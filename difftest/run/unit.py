@@ -41,6 +41,7 @@ class UnitRun:
         self.arms = [child.arm(label) for label in unit["arms"]]
         for arm in self.arms:
             arm.notes.clear()  # what was adapted for an earlier target
+            arm.loader.operators.clear()
         self.caller = Caller(child.device, child.states, child.scrub, self.in_tree)
         self.counts: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
