@@ -133,7 +133,8 @@ def prepare_lists(arm: Arm, pool: Pool) -> Call:
 
     def meaning() -> dict[str, Any]:
         sampled = pool["num_sampled_tokens"].cpu().numpy()
-        lists = _make(arm, pool).tolists(sampled)
+        mask = _make(arm, pool)
+        lists = mask.tolists(**arm.bind(mask.tolists, {"num_sampled_tokens": sampled}))
         each = [
             lists.slice_request(request, int(number)).to_nested_list() if number else []
             for request, number in enumerate(sampled)
@@ -188,7 +189,7 @@ KERNEL_AXES = {
     "sampled": ("mixed", *SAMPLED[:4]),
     "most kept": ("V", 1, 5),
     "vocab": (40, 1, 15, 16, 17, 33),
-    "rows per request": (2, 1),
+    "rows per request": (1, 2),
     "dtype": ("float32", "bfloat16"),
     "layout": ("contiguous", "padded rows", "transposed"),
 }
@@ -229,6 +230,9 @@ def _prepare_kernel(symbol: str) -> Any:
     def prepare_kernel(arm: Arm, pool: Pool) -> Call:
         """A launch of the kernel with blocks of 16 ids, over buffers with guard rows."""
         logits, packed = pool["logits"], pool["packed_mask"]
+        kernel = arm.get(symbol)
+        several = "ROWS_PER_REQUEST" in takes(kernel)
+        grid = pool["counts" if several else "num_sampled_tokens"].shape[0]
         pointers = {f"{name}_ptr": value for name, value in pool.items() if isinstance(value, torch.Tensor)}
         values = {
             **pointers,
@@ -241,7 +245,7 @@ def _prepare_kernel(symbol: str) -> Any:
             "ROWS_PER_REQUEST": pool["rows_per_request"],
             "BLOCK_SIZE": 16,
         }
-        launched: Call = launch(arm, arm.get(symbol), (pool["counts"].shape[0],), values)
+        launched: Call = launch(arm, kernel, (grid,), values)
         return launched
 
     return prepare_kernel
