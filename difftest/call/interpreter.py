@@ -109,7 +109,7 @@ def _libdevice(interpreter: Any) -> None:
             setattr(libdevice, name, elementwise(name, function, boolean))
 
 
-# -- masks: the comparison of two scalars keeps their integer dtype when it is spread over a block -----------------
+# -- masks: a comparison of scalars that is spread over a block takes their dtype -----------------
 
 
 def _masks(interpreter: Any) -> None:
@@ -133,6 +133,15 @@ def _masks(interpreter: Any) -> None:
     def create_atomic_rmw(self: Any, operation: Any, ptr: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         return update(self, operation, ptr, value, boolean(mask), *rest, **named)
 
+    splat = builder.create_splat
+
+    def create_splat(self: Any, ret_ty: Any, arg: Any) -> Any:
+        """Spread a scalar over a block; what a comparison gave stays boolean, to be joined with another."""
+        if arg.data.dtype != np.bool_:
+            return splat(self, ret_ty, arg)
+        return interpreter.TensorHandle(np.full(ret_ty.shape, arg.data), tl.int1)
+
+    builder.create_splat = create_splat
     builder.create_masked_load = create_masked_load
     builder.create_masked_store = create_masked_store
     builder.create_atomic_rmw = create_atomic_rmw

@@ -48,6 +48,15 @@ def add_masked(row, out, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def count_kept(values, row, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    loaded = tl.load(values + i)
+    active = tl.load(row) > 0
+    keep = (loaded > -float("inf")) & (loaded < float("inf")) & active & (i < 7)
+    tl.store(out + i, keep.to(tl.float32))
+
+
+@triton.jit
 def convert_index(out, size):
     for i in range(size):
         tl.store(out + i.to(tl.int64), (2 * i + 1).to(tl.float32))
@@ -70,6 +79,8 @@ def run(gap: str) -> list[float]:
     elif gap in ("store", "load", "add"):
         kernel = {"store": store_masked, "load": load_masked, "add": add_masked}[gap]
         kernel[(1,)](torch.tensor([4]), out, 6, BLOCK=8)
+    elif gap == "join":
+        count_kept[(1,)](floats.half(), torch.tensor([2]), out, BLOCK=8)
     elif gap == "no-row":
         store_masked[(1,)](torch.tensor([-1]), out, 6, BLOCK=8)
     elif gap == "index":
@@ -81,7 +92,7 @@ def run(gap: str) -> list[float]:
     return [float(x) for x in out]
 
 
-GAPS = ("log1p", "isnan", "store", "load", "add", "no-row", "index", "argmax", "argmax-some")
+GAPS = ("log1p", "isnan", "join", "store", "load", "add", "no-row", "index", "argmax", "argmax-some")
 
 
 def outcome(gap: str) -> list[float] | str:

@@ -22,6 +22,7 @@ FLOATS = np.array([-0.5, -1.0, 0.0, 1e-9, 3.0, np.inf, np.nan, 2.0], np.float32)
 GAPS = {
     "log1p": "cannot convert None",
     "isnan": "'NoneType' object has no attribute",
+    "join": "ufunc 'bitwise_and' not supported",
     "store": "mask has unsupported dtype",
     "load": "mask has unsupported dtype",
     "add": "mask has unsupported dtype",
@@ -67,6 +68,10 @@ def test_store_through_a_mask_of_a_block_and_a_scalar() -> None:
 
 def test_store_through_a_mask_that_the_scalar_closes() -> None:
     assert bridged("no-row").tolist() == [-3.0] * 8
+
+
+def test_a_comparison_of_narrow_floats_joined_with_that_of_a_scalar() -> None:
+    assert bridged("join").tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_load_through_a_mask_of_a_block_and_a_scalar() -> None:
