@@ -54,3 +54,19 @@ class SamplingMaskLists(NamedTuple):
     token_ids: np.ndarray
     offsets: np.ndarray | None = None
     cu_num_generated_tokens: list[int] | None = None
+
+    def slice_request(self, req_idx: int, num_positions: int) -> "SamplingMaskLists":
+        """The masks of one request's positions, with offsets that begin at 0; none for a single position."""
+        cu = self.cu_num_generated_tokens
+        first = req_idx if cu is None else cu[req_idx]
+        bounds = self.offsets[first : first + num_positions + 1]
+        ids = self.token_ids[bounds[0] : bounds[-1]]
+        return SamplingMaskLists(ids) if num_positions == 1 else SamplingMaskLists(ids, bounds - bounds[0])
+
+    def to_nested_list(self) -> list[list[int]]:
+        """A list of token ids for each position."""
+        ids = self.token_ids.tolist()
+        if self.offsets is None:
+            return [ids]
+        bounds = self.offsets.tolist()
+        return [ids[first:last] for first, last in zip(bounds, bounds[1:])]
