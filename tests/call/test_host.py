@@ -34,7 +34,8 @@ def test_pinned_memory_and_streams() -> None:
         "plain = torch.ones(2); pinned = plain.pin_memory(); pinned += 1; assert plain.tolist() == [1, 1];"
         "side = torch.cuda.Stream();\n"
         "with torch.cuda.stream(side): moved = torch.ones(1).to('cpu', non_blocking=True)\n"
-        "torch.cuda.current_stream().wait_stream(side); torch.cuda.synchronize(); event = torch.cuda.Event(); event.record(); event.synchronize()"
+        "torch.cuda.current_stream().wait_stream(side); torch.cuda.synchronize();"
+        "event = torch.cuda.Event(); event.record(); event.synchronize()"
     )
 
 
