@@ -64,9 +64,7 @@ class Stream:
         words = self.bits(int(np.prod(shape))) >> np.uint64(64 - digits)
         return torch.from_numpy(words.astype(np.float64) * 2.0**-digits).reshape(shape).to(dtype)
 
-    def integers(
-        self, low: int, high: int, shape: Sequence[int] = (), dtype: torch.dtype = torch.int64
-    ) -> Tensor:
+    def integers(self, low: int, high: int, shape: Sequence[int] = (), dtype: torch.dtype = torch.int64) -> Tensor:
         """Whole numbers in [low, high); `high - low` is below 2^31."""
         if not 0 < high - low < 1 << 31:
             raise ValueError(f"integers between {low} and {high}: the range must be positive and below 2^31")
@@ -77,9 +75,7 @@ class Stream:
     def integer(self, low: int, high: int) -> int:
         """One whole number in [low, high)."""
         if not 0 < high - low < 1 << 31:
-            raise ValueError(
-                f"an integer between {low} and {high}: the range must be positive and below 2^31"
-            )
+            raise ValueError(f"an integer between {low} and {high}: the range must be positive and below 2^31")
         # The same sequence as :func:`splitmix64`, without the cost of an array.
         self.used += 1
         z = (self.key + self.used * _GOLDEN) & _WORD
@@ -672,13 +668,9 @@ def spreads(
         sample: the value that one request alone gets.
         beyond: values that no request has in production; everywhere or nowhere, never among others.
     """
-    each = tuple(
-        Spread(_NAMES.get(value, str(value)), (value,), off=off) for value in (off, *values, *beyond)
-    )
+    each = tuple(Spread(_NAMES.get(value, str(value)), (value,), off=off) for value in (off, *values, *beyond))
     mixed = Spread("mixed", (sample, off, *values), off=off)
-    alone = tuple(
-        Spread(f"{sample} on the {place}", (sample,), place, off) for place in ("first", "middle", "last")
-    )
+    alone = tuple(Spread(f"{sample} on the {place}", (sample,), place, off) for place in ("first", "middle", "last"))
     return (*each[:1], mixed, *alone, *each[1:])
 
 
@@ -801,9 +793,7 @@ DRAFT_IDS = (
 UNUSUAL_DRAFT_IDS = frozenset(("id V", "id V+1", "largest id"))
 
 
-def draft_ids(
-    pattern: str, counts: Sequence[int], vocab: int, s: Stream, dtype: torch.dtype = torch.int32
-) -> Tensor:
+def draft_ids(pattern: str, counts: Sequence[int], vocab: int, s: Stream, dtype: torch.dtype = torch.int32) -> Tensor:
     """Draft token ids of all requests, one after another, [sum(counts)]."""
     special = {
         "id 0": 0,
@@ -864,9 +854,7 @@ def pairwise(axes: Axes, given: Iterable[Row] = (), turn: int = 0) -> list[Row]:
     }
 
     def cover(row: Sequence[int]) -> None:
-        left.difference_update(
-            (a, row[a], b, row[b]) for a, b in itertools.combinations(range(len(names)), 2)
-        )
+        left.difference_update((a, row[a], b, row[b]) for a, b in itertools.combinations(range(len(names)), 2))
 
     for row in given:
         cover([_index(axes[name], row[name]) for name in names])

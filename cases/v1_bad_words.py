@@ -170,9 +170,7 @@ _ONE: axes.Axes = {name: values for name, values in _PLAIN.items() if name not i
 
 
 def _cases() -> Iterator[Case]:
-    yield from axes.cases_from(
-        _PLAIN, _build, name="v1.bad_words", contract=_contract, alone=_ALONE, covers=6
-    )
+    yield from axes.cases_from(_PLAIN, _build, name="v1.bad_words", contract=_contract, alone=_ALONE, covers=6)
 
 
 def _draft_cases() -> Iterator[Case]:

@@ -132,9 +132,7 @@ class _Batch:
 
         moved = [(a, self.s.integer(0, _MOST), self.s.integer(0, 2) == 1) for a in some()]
         moved = [(a, b, swap) for a, b, swap in moved if a != b]
-        self.step(
-            list(dict.fromkeys(some())), list(dict.fromkeys(some())), moved, self.s.integer(1, _MOST + 1)
-        )
+        self.step(list(dict.fromkeys(some())), list(dict.fromkeys(some())), moved, self.s.integer(1, _MOST + 1))
 
 
 def steps(row: axes.Row, s: axes.Stream, fields: Fields) -> list[Step]:
@@ -202,9 +200,7 @@ def steps(row: axes.Row, s: axes.Stream, fields: Fields) -> list[Step]:
 
 def _logits(row: axes.Row, s: axes.Stream, count: int) -> torch.Tensor:
     """Logits of all steps, [steps * 8, vocab]."""
-    made: torch.Tensor = axes.logits(
-        row["pattern"], count * _MOST, row["vocab"], s, row["dtype"], row["layout"]
-    )
+    made: torch.Tensor = axes.logits(row["pattern"], count * _MOST, row["vocab"], s, row["dtype"], row["layout"])
     return made
 
 
@@ -220,9 +216,7 @@ def _drive(symbols: Sequence[str], state: Callable[[Any], Any]) -> Callable[[Arm
     def prepare(arm: Arm, pool: Pool) -> Call:
         processor = metadata.processor(arm, symbols, _MOST, torch.device(arm.device))
         outputs = pool["outputs"]
-        updates = [
-            metadata.batch_update(arm, step, outputs) if step["update"] else None for step in pool["steps"]
-        ]
+        updates = [metadata.batch_update(arm, step, outputs) if step["update"] else None for step in pool["steps"]]
         logits = pool["logits"]
 
         def run() -> list[Any]:

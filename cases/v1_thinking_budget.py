@@ -325,9 +325,7 @@ def _prepare(arm: Arm, pool: Pool) -> Call:
     elif engine.most_drafts:
         raise ApiChange("ThinkingTokenBudgetLogitsProcessor does not take drafts")
     else:
-        step = _step_of_processor(
-            engine, metadata.processor(arm, (PROCESSOR,), _MOST, device, reasoning_config=config)
-        )
+        step = _step_of_processor(engine, metadata.processor(arm, (PROCESSOR,), _MOST, device, reasoning_config=config))
     return Call(lambda: [step(number) for number in range(pool["steps"])], watch={"outputs": engine.outputs})
 
 

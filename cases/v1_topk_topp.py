@@ -274,11 +274,7 @@ def _demand_parameter(function: Any, pool: Pool, name: str) -> None:
 
 
 def _sample_contract(row: axes.Row) -> bool:
-    return (
-        row["pattern"] not in axes.UNUSUAL_PROBABILITIES
-        and row["dtype"] is torch.float32
-        and row["batch"] > 0
-    )
+    return row["pattern"] not in axes.UNUSUAL_PROBABILITIES and row["dtype"] is torch.float32 and row["batch"] > 0
 
 
 def _sample_cases() -> Iterator[Case]:
@@ -286,9 +282,7 @@ def _sample_cases() -> Iterator[Case]:
     yield from axes.cases_from(_SAMPLE_AXES, _sample_pool, name=name, contract=_sample_contract, covers=2)
     # Later versions can be asked for finer noise; older ones refuse, so these cases are a block of their own.
     finer = {axis: values[:4] for axis, values in _SAMPLE_AXES.items()} | {"fp64": (True,)}
-    yield from axes.cases_from(
-        finer, _sample_pool, name=name, contract=_sample_contract, prefix="finer noise: "
-    )
+    yield from axes.cases_from(finer, _sample_pool, name=name, contract=_sample_contract, prefix="finer noise: ")
 
 
 _NOISE_AXES: axes.Axes = {
@@ -366,10 +360,7 @@ def _module_cases(name: str) -> Iterator[Case]:
     # have neither modes nor finer noise.
     bare: axes.Axes = {**_MODULE_AXES, "k": (_NONE,), "p": (_NONE,)}
     older: axes.Axes = {**bare, "mode": MODES[:1], "fp64": (False,)}
-    pairs = (
-        axes.pairwise(older, axes.extremes(older))
-        + axes.pairwise({**bare, "pattern": bare["pattern"][:3]})[:24]
-    )
+    pairs = axes.pairwise(older, axes.extremes(older)) + axes.pairwise({**bare, "pattern": bare["pattern"][:3]})[:24]
     rows = [*single, *pairs, *axes.pairwise(_MODULE_AXES, single)[:14]]
     yield from axes.cases_from(
         _MODULE_AXES,

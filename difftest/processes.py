@@ -8,8 +8,7 @@ from pathlib import Path
 import difftest
 
 _START = (
-    "import runpy, sys; sys.path.append({root!r}); "
-    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    "import runpy, sys; sys.path.append({root!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 
 

@@ -44,9 +44,7 @@ def open_tree(spec: str, repo: Path | None = None, cache: Path | None = None) ->
         TreeError: nothing of that name, or it cannot be read. One line that says what to do.
     """
     if not spec.strip():
-        raise TreeError(
-            "an empty tree name; give a revision, WORKTREE, a folder, a wheel or pypi:NAME==VERSION"
-        )
+        raise TreeError("an empty tree name; give a revision, WORKTREE, a folder, a wheel or pypi:NAME==VERSION")
     if "\0" in spec or "\n" in spec:
         raise TreeError(f"{spec!r} is not the name of a tree: it holds a control character")
     if spec == WORKTREE:

@@ -111,9 +111,7 @@ def _safe(name: str) -> bool:
 
 def _zip_members(archive: zipfile.ZipFile) -> dict[str, Entry]:
     return {
-        name: Entry("file", info)
-        for name, info in archive.NameToInfo.items()
-        if not name.endswith("/") and _safe(name)
+        name: Entry("file", info) for name, info in archive.NameToInfo.items() if not name.endswith("/") and _safe(name)
     }
 
 

@@ -54,9 +54,7 @@ class Commit(NamedTuple):
 
 
 def _environment() -> dict[str, str]:
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith(_KEPT)
-    }
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith(_KEPT)}
     return kept | {
         "LC_ALL": "C",  # messages are read
         "GIT_OPTIONAL_LOCKS": "0",
@@ -254,9 +252,7 @@ class Repository:
             message += f"; did you mean {suggestions}?"
         if self.shallow:
             message += "; the clone is shallow: git fetch --unshallow gets the rest"
-        return (
-            message if suggestions or self.shallow else f"{message}; git branch -a and git tag list the names"
-        )
+        return message if suggestions or self.shallow else f"{message}; git branch -a and git tag list the names"
 
 
 class _Ended(Exception):
@@ -429,9 +425,7 @@ def merge_base(repo: Path | None, head: str = "HEAD") -> str:
     if code != 1:
         raise TreeError(f"git merge-base failed in {repository.path}: {_reason(err)}")
     shown = trunk.removeprefix("refs/heads/").removeprefix("refs/remotes/")
-    hint = (
-        "the clone is shallow: git fetch --unshallow" if repository.shallow else "name the base with --base"
-    )
+    hint = "the clone is shallow: git fetch --unshallow" if repository.shallow else "name the base with --base"
     raise TreeError(f"{head} and {shown} have no common commit in {repository.path}; {hint}")
 
 

@@ -82,9 +82,7 @@ def parse_spec(spec: str) -> tuple[str, str]:
     name, equals, version = spec.removeprefix(PREFIX).partition("==")
     name, version = name.strip(), version.strip()
     if not (equals and _NAME.fullmatch(name) and _VERSION.fullmatch(version)):
-        raise TreeError(
-            f"{spec!r} does not name a release; write pypi:NAME==VERSION, as in pypi:vllm==0.11.0"
-        )
+        raise TreeError(f"{spec!r} does not name a release; write pypi:NAME==VERSION, as in pypi:vllm==0.11.0")
     return re.sub(r"[-_.]+", "-", name).lower(), version
 
 
@@ -195,9 +193,7 @@ def _is_release(file: str, name: str, version: str) -> bool:
     if file.endswith(".whl"):
         stem = "-".join(stem.split("-")[:2])
     title, _, number = stem.rpartition("-")
-    return re.sub(r"[-_.]+", "-", title).lower() == name and number.lower() == version.lower().replace(
-        "-", "_"
-    )
+    return re.sub(r"[-_.]+", "-", title).lower() == name and number.lower() == version.lower().replace("-", "_")
 
 
 def _download(spec: str, link: Link, into: Path) -> None:

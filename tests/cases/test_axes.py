@@ -89,9 +89,7 @@ def test_bell_shaped_numbers_have_their_deviation_and_hardly_a_tie() -> None:
 def test_integers_reach_both_ends_and_a_permutation_holds_each_number_once() -> None:
     s = axes.stream("i")
     other = axes.stream("i")
-    assert [other.integer(-1, 70000) for _ in range(30)] == axes.stream("i").integers(
-        -1, 70000, (30,)
-    ).tolist()
+    assert [other.integer(-1, 70000) for _ in range(30)] == axes.stream("i").integers(-1, 70000, (30,)).tolist()
     assert s.integers(-1, 3, (200,)).unique().tolist() == [-1, 0, 1, 2]
     assert sorted(s.permutation(50).tolist()) == list(range(50))
     with pytest.raises(ValueError, match="positive"):
@@ -198,9 +196,7 @@ def test_patterns_are_what_their_names_say(dtype: torch.dtype) -> None:
         return axes.logits(pattern, 4, vocab, axes.stream(pattern), dtype)
 
     assert len(made("integer grid").unique()) <= 7
-    assert (
-        made("bf16 grid").to(torch.bfloat16).to(dtype) == made("bf16 grid")
-    ).all() or dtype is torch.float16
+    assert (made("bf16 grid").to(torch.bfloat16).to(dtype) == made("bf16 grid")).all() or dtype is torch.float16
     near = made("near ties").unique()
     assert (axes.next_up(near[:-1]) == near[1:]).any()
     zeros = made("-0.0")
@@ -208,9 +204,7 @@ def test_patterns_are_what_their_names_say(dtype: torch.dtype) -> None:
     tiny = made("denormals")
     assert (tiny.double().abs() < torch.finfo(dtype).tiny).all() and (tiny != 0).any()
     assert made("huge").double().abs().min() > torch.finfo(dtype).max / 4
-    assert all(
-        len(row.unique()) == 14 and row.unique(return_counts=True)[1].max() == 3 for row in made("plateaus")
-    )
+    assert all(len(row.unique()) == 14 and row.unique(return_counts=True)[1].max() == 3 for row in made("plateaus"))
     maxima = (made("two maxima") == made("two maxima").amax(1, keepdim=True)).sum(1)
     assert (maxima >= 2).all()
     assert made("-inf first row")[0].isneginf().all() and made("-inf first row")[1].isfinite().all()
@@ -259,9 +253,7 @@ def test_spreads_put_a_value_on_one_request_in_each_place() -> None:
     assert by_name["3 on the last"].tensor(3, torch.int32, 10).tolist() == [10, 10, 3]
     assert str(axes.TOP_K[0]) == "V" and axes.TOP_P[0].over(2) == [1.0, 1.0]
     assert all(spread.over(0, 5) == [] for spread in axes.TOP_K)
-    assert all(
-        len({str(s) for s in group}) == len(group) for group in (axes.TOP_K, axes.TOP_P, axes.TEMPERATURES)
-    )
+    assert all(len({str(s) for s in group}) == len(group) for group in (axes.TOP_K, axes.TOP_P, axes.TEMPERATURES))
 
 
 def test_seeds_lie_on_all_none_or_some_requests() -> None:
@@ -310,9 +302,7 @@ AXES = {
 
 
 def pairs(rows: list[axes.Row]) -> set[tuple[str, object, str, object]]:
-    return {
-        (one, row[one], other, row[other]) for row in rows for one, other in itertools.combinations(AXES, 2)
-    }
+    return {(one, row[one], other, row[other]) for row in rows for one, other in itertools.combinations(AXES, 2)}
 
 
 def test_pairwise_covers_every_pair_with_far_fewer_rows_than_the_product() -> None:
@@ -332,11 +322,7 @@ def test_pairwise_does_not_repeat_what_is_given() -> None:
 
 def test_further_covers_hold_all_pairs_too_and_meet_other_triples() -> None:
     def triples(rows: list[axes.Row]) -> set[tuple[object, ...]]:
-        return {
-            tuple((name, row[name]) for name in names)
-            for row in rows
-            for names in itertools.combinations(AXES, 3)
-        }
+        return {tuple((name, row[name]) for name in names) for row in rows for names in itertools.combinations(AXES, 3)}
 
     first, other = axes.pairwise(AXES), axes.pairwise(AXES, turn=1)
     assert pairs(other) == pairs(first) and other == axes.pairwise(AXES, turn=1)

@@ -60,9 +60,7 @@ def test_cases_have_labels_of_their_own_and_the_same_content_each_time(target: T
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_targets_name_the_symbols_they_bind(target: Target) -> None:
     assert target.name.startswith("v1.")
-    assert all(
-        symbol.startswith("vllm.") and symbol.count(":") == 1 for symbol in target.symbols + target.uses
-    )
+    assert all(symbol.startswith("vllm.") and symbol.count(":") == 1 for symbol in target.symbols + target.uses)
     assert not target.triton or len(cases(target)) < 300
 
 
@@ -175,10 +173,7 @@ def new_version(**changes: Any) -> Version:
         v1_metadata.BATCH_UPDATE[0]: Update,
         v1_metadata.ADDED_REQUEST[0]: tuple[int, SamplingParams, list[int] | None, list[int]],
         v1_metadata.MOVE_DIRECTIONALITY[0]: Direction,
-        **{
-            names[0]: Processor
-            for names in (v1_metadata.MIN_P, v1_metadata.LOGIT_BIAS, v1_metadata.MIN_TOKENS)
-        },
+        **{names[0]: Processor for names in (v1_metadata.MIN_P, v1_metadata.LOGIT_BIAS, v1_metadata.MIN_TOKENS)},
     }
     return Version({**objects, **changes})
 
@@ -191,10 +186,7 @@ def old_version() -> Version:
             v1_metadata.BATCH_UPDATE[1]: Update,
             v1_metadata.ADDED_REQUEST[1]: tuple[int, SamplingParams, list[int]],
             v1_metadata.MOVE_DIRECTIONALITY[1]: Direction,
-            **{
-                names[1]: OldProcessor
-                for names in (v1_metadata.MIN_P, v1_metadata.LOGIT_BIAS, v1_metadata.MIN_TOKENS)
-            },
+            **{names[1]: OldProcessor for names in (v1_metadata.MIN_P, v1_metadata.LOGIT_BIAS, v1_metadata.MIN_TOKENS)},
         }
     )
 

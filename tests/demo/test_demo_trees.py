@@ -20,9 +20,7 @@ BRANCHES = ("base", "faster", "subtle-bug", "extra-draw", "signature")
 PROBE = Path(__file__).with_name("tree_probe.py")
 VOCAB = 21
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -88,17 +86,11 @@ def test_the_base_is_checked_out_and_clean(repository: Path) -> None:
 def test_a_head_is_the_base_with_its_own_files_laid_over_it(repository: Path) -> None:
     base = set(git(repository, "ls-tree", "-r", "--name-only", "base").split())
     for head in demo.HEADS:
-        overlay = {
-            p.relative_to(demo.TREES / head.branch).as_posix()
-            for p in (demo.TREES / head.branch).rglob("*.py")
-        }
+        overlay = {p.relative_to(demo.TREES / head.branch).as_posix() for p in (demo.TREES / head.branch).rglob("*.py")}
         assert set(git(repository, "diff", "--name-only", "base", head.branch).split()) == overlay
         assert set(git(repository, "ls-tree", "-r", "--name-only", head.branch).split()) == base | overlay
         for path in overlay:
-            assert (
-                git(repository, "show", f"{head.branch}:{path}")
-                == (demo.TREES / head.branch / path).read_text()
-            )
+            assert git(repository, "show", f"{head.branch}:{path}") == (demo.TREES / head.branch / path).read_text()
 
 
 def test_commit_ids_do_not_depend_on_the_machine_or_its_git_settings(

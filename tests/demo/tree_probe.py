@@ -126,9 +126,7 @@ def sampler_samples(sampler, metadata):
 def main():
     root = Path(sys.argv[1])
     for path in sorted(root.rglob("*.py")):
-        importlib.import_module(
-            ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        )
+        importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
     module = sys.modules
     rejection = module["vllm.v1.sample.rejection_sampler"].RejectionSampler
     names = rejection.parse_output.__code__.co_varnames
