@@ -92,6 +92,8 @@ class Rebuilder:
         return made
 
     def _symbol(self, value: RecordedSymbol | RecordedObject | RecordedEnum, path: str) -> Any:
+        if _is_local(value):
+            raise LiftError(f"{path} is {value.symbol}, a function made inside another one")
         if not self.arm.has(value.symbol):
             raise ApiChange(f"{path} is {value.symbol}, which this version does not have")
         return self.arm.get(value.symbol)
@@ -125,7 +127,9 @@ class Rebuilder:
         if isinstance(made, torch.nn.Module):
             torch.nn.Module.__init__(made)
         self._made[id(value)] = made
-        fields = {name: self(item, f"{path}.{name}") for name, item in value.fields.items()}
+        # A function made inside another one cannot be had; a call that asks for it is refused then.
+        there = {name: item for name, item in value.fields.items() if not _is_local(item)}
+        fields = {name: self(item, f"{path}.{name}") for name, item in there.items()}
         known = _fields_of(cls)
         if dataclasses.is_dataclass(cls):
             fields = {name: item for name, item in fields.items() if name in known}
@@ -173,6 +177,10 @@ _READERS: dict[type, Callable[[Rebuilder, Any, str], Any]] = {
 }
 _BARE: dict[str, type] = {}
 _MODULE_OWN = frozenset({"training"})
+
+
+def _is_local(value: Any) -> bool:
+    return isinstance(value, RecordedSymbol) and "<locals>" in value.symbol
 
 
 def _defaults(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
