@@ -250,7 +250,8 @@ def oracle(pool: Pool) -> Any:
     return found.tokens, {**lists, "cu_num_generated_tokens": found.starts}
 
 
-def _timing_pool(batch: int, max_spec_len: int, acceptance: float, vocabulary: int) -> Pool:
+@functools.cache
+def _timing_ids(batch: int, max_spec_len: int, acceptance: float, vocabulary: int) -> NDArray[np.int32]:
     """Sampled ids as rejection sampling leaves them: drafts accepted one after the other, each with `acceptance`."""
     draws = splitmix64(_SEED + batch * 64 + max_spec_len, 2 * batch * (max_spec_len + 1))
     draws = draws.reshape(2, batch, max_spec_len + 1)
@@ -258,7 +259,14 @@ def _timing_pool(batch: int, max_spec_len: int, acceptance: float, vocabulary: i
     lengths = np.cumprod(accepted, axis=1).sum(axis=1) + 1
     ids = (draws[1] % np.uint64(vocabulary)).astype(np.int32)
     ids[np.arange(max_spec_len + 1) >= lengths[:, None]] = PLACEHOLDER
-    return {"output_token_ids": torch.from_numpy(ids), "vocab_size": vocabulary}
+    return ids
+
+
+def _timing_pool(batch: int, max_spec_len: int, acceptance: float, vocabulary: int, number: int = 0) -> Pool:
+    """Another `number` moves every id within the vocabulary; the placeholders stay where they are."""
+    ids = _timing_ids(batch, max_spec_len, acceptance, vocabulary)
+    moved = np.where(ids == PLACEHOLDER, ids, (ids + np.int32(number * 7919 % vocabulary)) % np.int32(vocabulary))
+    return {"output_token_ids": torch.from_numpy(moved), "vocab_size": vocabulary}
 
 
 def shapes(name: str) -> Iterator[Shape]:
@@ -275,6 +283,7 @@ def shapes(name: str) -> Iterator[Shape]:
                     f"batch {batch}, {drafts}, acceptance {acceptance}",
                     functools.partial(_timing_pool, batch, max_spec_len, acceptance, vocabulary),
                     axes={"batch": batch, "max_spec_len": max_spec_len, "acceptance": acceptance},
+                    vary=functools.partial(_timing_pool, batch, max_spec_len, acceptance, vocabulary),
                 )
 
 
