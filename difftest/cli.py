@@ -119,6 +119,65 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
     return result.exit_code
 
 
+@cli.command()
+@click.option("--base", metavar="TREE", help=f"The version to compare with: {_TREE} [default: the merge base].")
+@click.option("--head", "heads", metavar="TREE", multiple=True, help="The version in question; may be given again.")
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
+@click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
+@click.option(
+    "--shapes", default="quick", show_default=True, metavar="grid|quick|FILE", help="FILE: a label or glob a line."
+)
+@click.option("--budget", type=float, default=30.0, show_default=True, metavar="SECONDS", help="For the whole bench.")
+@click.option("--max-regression", metavar="PERCENT", help="Exit 4 when a shape's whole interval is beyond it.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
+@click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option("--all", "execute_same", is_flag=True, help="Time targets whose code is the same, too.")
+@click.option("--force", is_flag=True, help="Time shapes whose outputs differ, too; they are marked.")
+@click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown or svg.")
+def bench(
+    base: str | None, heads: tuple[str, ...], formats: tuple[str, ...], max_regression: str | None, **options: Any
+) -> int:
+    """Time both versions on the same inputs: faster, slower, no change, or that nobody can tell."""
+    from rich.console import Console
+
+    from difftest import api
+    from difftest.timing.bench import BenchOptions
+    from difftest.timing.bench import bench as timed
+    from difftest.timing.show import BenchFormats, BenchProgress, percentage, show_bench
+
+    outputs = BenchFormats.parse(formats)
+    limit = None if max_regression is None else percentage(max_regression)
+    if base is None:
+        heads = heads or ("HEAD",)
+        base = api.merge_base_of(heads, options["repo"])
+    command = shlex.join(["difftest", *sys.argv[1:]])
+    request = BenchOptions(base=base, heads=heads, max_regression=limit, command=command, **options)
+    with BenchProgress(Console(stderr=True)) as progress:
+        result = timed(request, progress)
+    show_bench(result, Console())
+    outputs.write(result)
+    return result.exit_code
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--drop-first", is_flag=True, help="Leave out the first pair: the machine was cold.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Judge only this metric.")
+@click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write the result as JSON.")
+def pairs(files: tuple[Path, ...], drop_first: bool, metrics: tuple[str, ...], formats: tuple[str, ...]) -> int:
+    """Judge end-to-end results made elsewhere as pairs: an effect inside the spread is flat, not a win."""
+    from rich.console import Console
+
+    from difftest.output import json_path
+    from difftest.timing.pairs import judge_pairs, read_runs
+    from difftest.timing.show import show_pairs
+
+    path = json_path(formats)
+    show_pairs(judge_pairs(read_runs(files), drop_first=drop_first, metrics=metrics), Console(), path)
+    return 0
+
+
 @cli.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder for the capture.")

@@ -34,6 +34,15 @@ def write(result: RunResult, kind: str, path: str | os.PathLike[str]) -> None:
         DifftestError: the format needs a package that is not installed.
     """
     text: str = _module(kind).render(result)
+    write_text(text, path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a text to `path`: the whole file or, when that fails, the one that was there before.
+
+    Raises:
+        UsageError: the path cannot be written.
+    """
     target = Path(path)
     try:
         _check_place(target)
@@ -56,6 +65,15 @@ def check_writable(kind: str, path: str | os.PathLike[str]) -> None:
     module = _module(kind)
     if kind == "html":
         module.check_available()
+    check_place(path)
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Fail if :func:`write_text` would fail. Leaves nothing behind.
+
+    Raises:
+        UsageError: the path cannot be written.
+    """
     target = Path(path)
     try:
         _check_place(target)

@@ -33,7 +33,7 @@ from difftest.timing import judge
 from difftest.timing.blocks import Conditions, Pair
 from difftest.timing.judge import Measured
 from difftest.timing.result import BenchResult, ShapeResult, Untimed
-from difftest.timing.statistics import Decision, Rule
+from difftest.timing.statistics import Rule
 from difftest.trees import open_tree
 from difftest.trees.cache import cache_folder, using
 
@@ -45,7 +45,7 @@ LOOKS = (4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50)
 """Numbers of layouts at which a verdict is asked for; the last is the most that is measured."""
 
 FLOOR_LAYOUTS = 4
-QUADS_FIRST, QUADS_LATER = 6, 12
+QUADS_FIRST, QUADS_LATER = 4, 12
 """Quads of a layout: few while most shapes settle, more for those that are close."""
 
 JOB_SECONDS = 0.25
@@ -124,6 +124,7 @@ class _Comparison:
     differs: bool = False
     measured: list[Measured] = field(default_factory=list)
     settled: bool = False
+    change: float = 0.0
     failed: str = ""
     varies: bool = True
 
@@ -355,7 +356,6 @@ class _Timing:
             while (active := self.active()) and (not state.layouts or time.monotonic() < state.deadline):
                 self.turn(active)
                 state.layouts += 1
-                self.settle(active)
                 state.observer.progress(sum(c.settled or bool(c.failed) for c in heads), len(heads), state.layouts)
             state.ended = any(not c.settled and not c.failed for c in heads)
 
@@ -426,7 +426,8 @@ class _Timing:
         shapes = list(dict.fromkeys((c.target, c.shape) for c in active))
         random.Random(state.layouts).shuffle(shapes)
         place = {shape: n for n, shape in enumerate(shapes)}
-        self.jobs = sorted(active, key=lambda c: place[c.target, c.shape])
+        # Base against base comes before the heads of its shape, whose verdicts rest on it.
+        self.jobs = sorted(active, key=lambda c: (place[c.target, c.shape], c.head is not None))
         request = {
             "turn": state.layouts,
             "shapes": state.shapes,
@@ -540,6 +541,7 @@ class _Timing:
         comparison.measured.append(
             Measured(self.state.layouts, loaded_first, pairs, Conditions(**message["conditions"]))
         )
+        self.settle(comparison)  # while the process measures the next one
 
     def finish(self, message: Mapping[str, Any]) -> None:
         if message["strangers"]:
@@ -561,21 +563,17 @@ class _Timing:
                 comparison.failed = comparison.failed or reason
                 self.ended_well = True  # its end is accounted for
 
-    def settle(self, active: Sequence[_Comparison]) -> None:
-        """Decide what can be decided; nothing is looked at but at :data:`LOOKS` layouts."""
-        for comparison in active:
-            count = len(comparison.measured)
-            if comparison.head is None:
-                comparison.settled = count >= FLOOR_LAYOUTS
-            elif count in LOOKS:
-                comparison.settled = count == LOOKS[-1] or self.decision(comparison) is not None
-
-    def decision(self, comparison: _Comparison) -> Decision | None:
-        floor = self.state.floors[comparison.target, comparison.shape].measured
-        rule = Rule()
-        if floor:
-            rule = rule.above(abs(judge.estimate_of(floor, rule.confidence).change))
-        return judge.settled(comparison.measured, rule)
+    def settle(self, comparison: _Comparison) -> None:
+        """Decide if that can be done; nothing is looked at but at :data:`LOOKS` layouts."""
+        count = len(comparison.measured)
+        if comparison.head is None:
+            comparison.settled = count >= FLOOR_LAYOUTS
+            if comparison.settled:
+                comparison.change = judge.estimate_of(comparison.measured).change
+        elif count in LOOKS:
+            floor = self.state.floors[comparison.target, comparison.shape]
+            rule = Rule().above(abs(floor.change))
+            comparison.settled = count == LOOKS[-1] or judge.settled(comparison.measured, rule) is not None
 
 
 # -- what it adds up to ------------------------------------------------------------------------------------------------
