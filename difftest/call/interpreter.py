@@ -1,7 +1,8 @@
 """Bridges for what Triton's CPU interpreter (TRITON_INTERPRET=1) cannot run of sampler kernels.
 
-Each bridge gives a construct that compiles on a GPU, but raises under the interpreter of Triton 3.9, the meaning it
-has there. Nothing that works without the bridges gives another result with them. They serve both arms alike.
+Each bridge gives a construct that compiles on a GPU, but raises under the interpreter of Triton 3.9 (or, for
+bfloat16, computes with the bits as integers), the meaning it has there. Nothing that is right without the bridges
+gives another result with them. They serve both arms alike.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ def _install() -> tuple[str, ...]:
     _masks(interpreter)
     _range_indices(interpreter)
     _not_a_number(interpreter)
+    _bfloat16(interpreter)
     _patched_once(interpreter)
     return (
         "libdevice functions are numpy's",
         "a mask joining a block and a scalar is a mask",
         "a range index has .to()",
         "the argmax of nothing but NaN is its first element",
+        "bfloat16 compares and computes as numbers, rounded to nearest",
         *bridge_host(),
     )
 
@@ -232,6 +235,49 @@ def _not_a_number(interpreter: Any) -> None:
             return original(self, input, val_reduce_op, index_of if idx_reduce_op is not None else None)
 
     reduce.min_max = min_max
+
+
+# -- bfloat16: stored as uint16, and compared and added up as such -------------------------------------------------
+
+
+def widened(bits: Any) -> Any:
+    """The float32 numbers of bfloat16 bits (uint16)."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def narrowed(numbers: Any) -> Any:
+    """bfloat16 bits (uint16) of float32 numbers, rounded to nearest, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(numbers), quiet, rounded).astype(np.uint16).reshape(np.shape(numbers))
+
+
+def _bfloat16(interpreter: Any) -> None:
+    import triton.language as tl
+
+    builder = interpreter.InterpreterBuilder
+    binary, unary = builder.binary_op, builder.unary_op
+
+    def is_narrow(handle: Any) -> bool:
+        return bool(handle.dtype.scalar == tl.bfloat16 and handle.data.dtype == np.uint16)
+
+    def computed(output: Any) -> Any:
+        if output.dtype == np.bool_:
+            return interpreter.TensorHandle(output, tl.int1)
+        return interpreter.TensorHandle(narrowed(output), tl.bfloat16)
+
+    def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        if not is_narrow(lhs) or not is_narrow(rhs):
+            return binary(self, lhs, rhs, op)
+        return computed(op(widened(lhs.data), widened(rhs.data)))
+
+    def unary_op(self: Any, arg: Any, op: Any) -> Any:
+        if not is_narrow(arg):
+            return unary(self, arg, op)
+        return computed(op(widened(arg.data)))
+
+    builder.binary_op, builder.unary_op = binary_op, unary_op
 
 
 # -- speed: what is done again at every call of a device function or an operator --------------------------------------

@@ -69,6 +69,13 @@ def argmax(values, out, BLOCK: tl.constexpr):
     tl.store(out + 1, index)
 
 
+@triton.jit
+def compute_narrow(values, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    loaded = tl.load(values + i)
+    tl.store(out + i, (loaded + loaded * loaded).to(tl.float32))
+
+
 def run(gap: str) -> list[float]:
     out = torch.full((8,), -3.0)
     floats = torch.tensor(FLOATS)
@@ -81,6 +88,10 @@ def run(gap: str) -> list[float]:
         kernel[(1,)](torch.tensor([4]), out, 6, BLOCK=8)
     elif gap == "join":
         count_kept[(1,)](floats.half(), torch.tensor([2]), out, BLOCK=8)
+    elif gap == "narrow-kept":
+        count_kept[(1,)](floats.bfloat16(), torch.tensor([2]), out, BLOCK=8)
+    elif gap == "narrow-sum":
+        compute_narrow[(1,)](torch.tensor([-0.5, -1.0, 0.0, 3.0, 1.0, -2.0, 0.1, 300.0]).bfloat16(), out, BLOCK=8)
     elif gap == "no-row":
         store_masked[(1,)](torch.tensor([-1]), out, 6, BLOCK=8)
     elif gap == "index":
@@ -93,6 +104,7 @@ def run(gap: str) -> list[float]:
 
 
 GAPS = ("log1p", "isnan", "join", "store", "load", "add", "no-row", "index", "argmax", "argmax-some")
+GAPS += ("narrow-kept", "narrow-sum")
 
 
 def outcome(gap: str) -> list[float] | str:
