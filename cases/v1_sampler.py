@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Prepare, Target
+from difftest.target import Arm, Call, Case, Pool, Prepare, Shape, Target
 
 SAMPLER = "vllm.v1.sample.sampler:Sampler"
 _TOP_K_TOP_P = metadata.PLATFORM_USER
@@ -153,7 +153,11 @@ def blocks(
     options.pop("alone", None)
     second = {name: values if name in later else values[:3] for name, values in every.items()}
     if any(len(second[name]) > 1 for name in later if name in second):
-        rows = [row for row in axes.pairwise(second) if any(row[n] is not every[n][0] for n in later if n in every)]
+        rows = [
+            row
+            for row in axes.pairwise(second)
+            if any(row[n] is not every[n][0] for n in later if n in every)
+        ]
         yield from axes.cases_from(second, build, rows=rows, prefix="later: ", **options)
     third = {**first, **_FILTERS}
     rows = [row for row in axes.pairwise(third) if (row["k"], row["p"]) != (_NONE, _NONE)] if filtered else []
@@ -210,7 +214,9 @@ def _allowed(row: axes.Row, s: axes.Stream) -> torch.Tensor | None:
 
 def _bad_words(row: axes.Row, outputs: list[list[int]], s: axes.Stream) -> dict[int, list[list[int]]]:
     kind, vocab = row["bad words"], row["vocab"]
-    requests = {"none": [], "on the last request": [row["batch"] - 1]}.get(kind, list(range(0, row["batch"], 2)))
+    requests = {"none": [], "on the last request": [row["batch"] - 1]}.get(
+        kind, list(range(0, row["batch"], 2))
+    )
     words: dict[int, list[list[int]]] = {}
     for i in requests:
         ids = outputs[i] if 0 <= i < len(outputs) else []
@@ -232,7 +238,8 @@ def _budgets(row: axes.Row) -> list[int | None]:
     """Thinking budgets by request: spent, about to be, and not yet."""
     kind, batch = row["thinking"], row["batch"]
     return [
-        (0, 2, 9)[i % 3] if kind == "all" or (kind == "one request" and i == batch // 2) else None for i in range(batch)
+        (0, 2, 9)[i % 3] if kind == "all" or (kind == "one request" and i == batch // 2) else None
+        for i in range(batch)
     ]
 
 
@@ -297,7 +304,8 @@ def _contract(row: axes.Row) -> bool:
         and row["dtype"] is not torch.float64
         and row["batch"] > 0
         and all(
-            1 <= k <= row["vocab"] for k in ([] if row["k"] is _NONE else row["k"].over(row["batch"], row["vocab"]))
+            1 <= k <= row["vocab"]
+            for k in ([] if row["k"] is _NONE else row["k"].over(row["batch"], row["vocab"]))
         )
     )
 
@@ -438,12 +446,16 @@ _LOGITS_AXES: axes.Axes = {
 
 
 def _logits(row: axes.Row, s: axes.Stream) -> torch.Tensor:
-    made: torch.Tensor = axes.logits(row["pattern"], row["batch"], row["vocab"], s, row["dtype"], row["layout"])
+    made: torch.Tensor = axes.logits(
+        row["pattern"], row["batch"], row["vocab"], s, row["dtype"], row["layout"]
+    )
     return made
 
 
 def _usual(row: axes.Row) -> bool:
-    return row["pattern"] not in axes.UNUSUAL_LOGITS and row["dtype"] is not torch.float64 and row["batch"] > 0
+    return (
+        row["pattern"] not in axes.UNUSUAL_LOGITS and row["dtype"] is not torch.float64 and row["batch"] > 0
+    )
 
 
 def _temperature_cases() -> Iterator[Case]:
@@ -476,7 +488,7 @@ def _greedy_cases() -> Iterator[Case]:
         every,
         lambda row, s: {"logits": _logits(row, s), "platform": row["platform"]},
         name="v1.sampler.greedy_sample",
-        contract=_usual,
+        contract=lambda row: _usual(row) and row["dtype"] is torch.float32,
     )
 
 
@@ -583,6 +595,7 @@ def _target(
     rows: tuple[str, ...],
     triton: bool = False,
     builds_metadata: bool = False,
+    timed: Callable[[str], Iterator[Shape]] | None = None,
 ) -> Target:
     return Target(
         name=f"v1.sampler.{method}",
@@ -596,9 +609,26 @@ def _target(
             *(metadata.USES if builds_metadata else ()),
         ),
         triton=triton,
+        shapes=timed,
         rows=rows,
         timeout=60.0,
     )
+
+
+def _logits_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    return {"logits": shapes.logits(batch, vocabulary, number)}
+
+
+def _temperature_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    return {**_logits_shape(batch, vocabulary, number), "temp": torch.full((batch,), 0.7), "all_random": True}
+
+
+def _gather_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    return {
+        "logprobs": shapes.logits(batch, vocabulary, number).log_softmax(-1),
+        "num_logprobs": 5,
+        "token_ids": shapes.token_ids((batch,), vocabulary, number),
+    }
 
 
 TARGETS = (
@@ -618,10 +648,34 @@ TARGETS = (
         ("return", "logits"),
         builds_metadata=True,
     ),
-    _target("apply_temperature", _temperature_cases, _part("apply_temperature"), ("return", "logits", "temp")),
-    _target("greedy_sample", _greedy_cases, _part("greedy_sample"), ("return", "logits")),
-    _target("compute_logprobs", _logprob_cases, _part("compute_logprobs"), ("return", "logits")),
-    _target("gather_logprobs", _gather_cases, _part("gather_logprobs"), ("logprobs",)),
+    _target(
+        "apply_temperature",
+        _temperature_cases,
+        _part("apply_temperature"),
+        ("return", "logits", "temp"),
+        timed=shapes.by_batch_and_vocabulary(_temperature_shape, 10_000_000),
+    ),
+    _target(
+        "greedy_sample",
+        _greedy_cases,
+        _part("greedy_sample"),
+        ("return", "logits"),
+        timed=shapes.by_batch_and_vocabulary(_logits_shape, 10_000_000),
+    ),
+    _target(
+        "compute_logprobs",
+        _logprob_cases,
+        _part("compute_logprobs"),
+        ("return", "logits"),
+        timed=shapes.by_batch_and_vocabulary(_logits_shape, 5_000_000),
+    ),
+    _target(
+        "gather_logprobs",
+        _gather_cases,
+        _part("gather_logprobs"),
+        ("logprobs",),
+        timed=shapes.by_batch_and_vocabulary(_gather_shape, 2_500_000),
+    ),
     _target(
         "gather_specific_token_logprobs",
         _specific_cases,
