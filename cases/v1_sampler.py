@@ -153,11 +153,7 @@ def blocks(
     options.pop("alone", None)
     second = {name: values if name in later else values[:3] for name, values in every.items()}
     if any(len(second[name]) > 1 for name in later if name in second):
-        rows = [
-            row
-            for row in axes.pairwise(second)
-            if any(row[n] is not every[n][0] for n in later if n in every)
-        ]
+        rows = [row for row in axes.pairwise(second) if any(row[n] is not every[n][0] for n in later if n in every)]
         yield from axes.cases_from(second, build, rows=rows, prefix="later: ", **options)
     third = {**first, **_FILTERS}
     rows = [row for row in axes.pairwise(third) if (row["k"], row["p"]) != (_NONE, _NONE)] if filtered else []
@@ -214,9 +210,7 @@ def _allowed(row: axes.Row, s: axes.Stream) -> torch.Tensor | None:
 
 def _bad_words(row: axes.Row, outputs: list[list[int]], s: axes.Stream) -> dict[int, list[list[int]]]:
     kind, vocab = row["bad words"], row["vocab"]
-    requests = {"none": [], "on the last request": [row["batch"] - 1]}.get(
-        kind, list(range(0, row["batch"], 2))
-    )
+    requests = {"none": [], "on the last request": [row["batch"] - 1]}.get(kind, list(range(0, row["batch"], 2)))
     words: dict[int, list[list[int]]] = {}
     for i in requests:
         ids = outputs[i] if 0 <= i < len(outputs) else []
@@ -238,8 +232,7 @@ def _budgets(row: axes.Row) -> list[int | None]:
     """Thinking budgets by request: spent, about to be, and not yet."""
     kind, batch = row["thinking"], row["batch"]
     return [
-        (0, 2, 9)[i % 3] if kind == "all" or (kind == "one request" and i == batch // 2) else None
-        for i in range(batch)
+        (0, 2, 9)[i % 3] if kind == "all" or (kind == "one request" and i == batch // 2) else None for i in range(batch)
     ]
 
 
@@ -304,8 +297,7 @@ def _contract(row: axes.Row) -> bool:
         and row["dtype"] is not torch.float64
         and row["batch"] > 0
         and all(
-            1 <= k <= row["vocab"]
-            for k in ([] if row["k"] is _NONE else row["k"].over(row["batch"], row["vocab"]))
+            1 <= k <= row["vocab"] for k in ([] if row["k"] is _NONE else row["k"].over(row["batch"], row["vocab"]))
         )
     )
 
@@ -446,16 +438,12 @@ _LOGITS_AXES: axes.Axes = {
 
 
 def _logits(row: axes.Row, s: axes.Stream) -> torch.Tensor:
-    made: torch.Tensor = axes.logits(
-        row["pattern"], row["batch"], row["vocab"], s, row["dtype"], row["layout"]
-    )
+    made: torch.Tensor = axes.logits(row["pattern"], row["batch"], row["vocab"], s, row["dtype"], row["layout"])
     return made
 
 
 def _usual(row: axes.Row) -> bool:
-    return (
-        row["pattern"] not in axes.UNUSUAL_LOGITS and row["dtype"] is not torch.float64 and row["batch"] > 0
-    )
+    return row["pattern"] not in axes.UNUSUAL_LOGITS and row["dtype"] is not torch.float64 and row["batch"] > 0
 
 
 def _temperature_cases() -> Iterator[Case]:
