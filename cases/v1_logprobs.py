@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.target import Case, Pool, Target
 
 COUNT = "vllm.v1.sample.ops.logprobs:batched_count_greater_than"
@@ -85,11 +85,17 @@ def _cases() -> Iterator[Case]:
         yield _unequal(rows, values)
 
 
+def _shape(batch: int, vocabulary: int, number: int) -> Pool:
+    x = shapes.logits(batch, vocabulary, number).log_softmax(-1)
+    return {"x": x, "values": x.gather(1, shapes.token_ids((batch, 1), vocabulary, number))}
+
+
 TARGETS = (
     Target(
         name="v1.batched_count_greater_than",
         symbols=(COUNT,),
         cases=_cases,
+        shapes=shapes.by_batch_and_vocabulary(_shape, 5_000_000),
         rows=("return", "x", "values"),
     ),
 )

@@ -257,7 +257,7 @@ def _timing_ids(batch: int, max_spec_len: int, acceptance: float, vocabulary: in
     draws = draws.reshape(2, batch, max_spec_len + 1)
     accepted = (draws[0, :, :max_spec_len] >> np.uint64(11)).astype(np.float64) * 2.0**-53 < acceptance
     lengths = np.cumprod(accepted, axis=1).sum(axis=1) + 1
-    ids = (draws[1] % np.uint64(vocabulary)).astype(np.int32)
+    ids: NDArray[np.int32] = (draws[1] % np.uint64(vocabulary)).astype(np.int32)
     ids[np.arange(max_spec_len + 1) >= lengths[:, None]] = PLACEHOLDER
     return ids
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.target import Case, Pool, Target
 
 APPLY_ALL = "vllm.v1.sample.ops.penalties:apply_all_penalties"
@@ -126,17 +126,41 @@ def _tensor_cases() -> Iterator[Case]:
     )
 
 
+_PROMPT, _OUTPUT = 512, 128
+"""Tokens of each request while timed: a short prompt, in the middle of its answer."""
+
+
+def _shape(batch: int, vocabulary: int, number: int) -> Pool:
+    return {
+        "logits": shapes.logits(batch, vocabulary, number),
+        "prompt_token_ids": shapes.token_ids((batch, _PROMPT), vocabulary, number),
+        "presence_penalties": torch.full((batch,), 0.5),
+        "frequency_penalties": torch.full((batch,), 0.25),
+        "repetition_penalties": torch.full((batch,), 1.1),
+        "output_token_ids": shapes.token_ids((batch, _OUTPUT), vocabulary, number + 1).tolist(),
+    }
+
+
+def _tensor_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    pool = _shape(batch, vocabulary, number)
+    pool["prompt_tokens_tensor"] = pool.pop("prompt_token_ids")
+    pool["output_tokens_tensor"] = torch.tensor(pool.pop("output_token_ids"))
+    return pool
+
+
 TARGETS = (
     Target(
         name="v1.penalties",
         symbols=(APPLY_ALL,),
         cases=_cases,
+        shapes=shapes.by_batch_and_vocabulary(_shape, 1_300_000),
         rows=("return", "logits"),
     ),
     Target(
         name="v1.penalties_of_tensors",
         symbols=(APPLY,),
         cases=_tensor_cases,
+        shapes=shapes.by_batch_and_vocabulary(_tensor_shape, 1_300_000),
         rows=("return", "logits"),
     ),
 )

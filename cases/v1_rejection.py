@@ -7,6 +7,7 @@ case whose probabilities are made inside the call never starts with one, and all
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +15,12 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import METADATA as SAMPLING_METADATA
 from difftest.cases.v1_metadata import PROCESSORS
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Pool, Shape, Target
 
 MODULE = "vllm.v1.sample.rejection_sampler:"
 CONSTRAINTS = (f"{MODULE}apply_sampling_constraints", f"{MODULE}compute_probs")
@@ -528,12 +529,48 @@ def prepare_constraints(arm: Arm, pool: Pool) -> Call:
     return Call(function, kwargs=arm.bind(function, {**pool, "sampling_metadata": metadata(arm, pool)}))
 
 
+def _sample_shape(batch: int, most: int, vocabulary: int, number: int = 0) -> Pool:
+    """Drafts of an n-gram proposer, which has no probabilities; all requests draw at random, none has a seed."""
+    counts = [most] * batch
+    ids = shapes.token_ids((batch * most,), vocabulary, number, torch.int32)
+    return {
+        "draft_token_ids": ids,
+        "num_draft_tokens": counts,
+        "max_spec_len": most,
+        "cu_num_draft_tokens": cumulative(counts),
+        "draft_probs": None,
+        "target_logits": shapes.logits(batch * most, vocabulary, number),
+        "bonus_token_ids": shapes.token_ids((batch, 1), vocabulary, number, torch.int32),
+        "use_fp64_gumbel": False,
+        "steps": 1,
+        **sampling_fields("random", batch, "none"),
+    }
+
+
+def _sample_shapes(name: str) -> Iterator[Shape]:
+    """Batch by speculation by vocabulary; up to 2 GB of logits."""
+    quick = name == "quick"
+    for vocabulary in (151_936,) if quick else shapes.VOCABULARIES:
+        for most in (3,) if quick else (1, 3, 5):
+            for batch in (1, 16, 128) if quick else shapes.BATCHES:
+                if batch * most * vocabulary <= 500_000_000:
+                    vary = functools.partial(_sample_shape, batch, most, vocabulary)
+                    drafts = "1 draft" if most == 1 else f"{most} drafts"
+                    yield Shape(
+                        f"batch {batch}, {drafts}, vocabulary {vocabulary}",
+                        vary,
+                        axes={"batch": batch, "max_spec_len": most, "vocabulary": vocabulary},
+                        vary=vary,
+                    )
+
+
 TARGETS = (
     Target(
         name="v1.rejection_sample",
         symbols=(f"{MODULE}rejection_sample",),
         cases=sample_cases,
         prepare=prepare_sample,
+        shapes=_sample_shapes,
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,
         rows=("return", "bonus_token_ids"),

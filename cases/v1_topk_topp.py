@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -405,6 +405,27 @@ def _compiled_cases() -> Iterator[Case]:
     )
 
 
+def _filter_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    """Every request filters by both, as chat defaults do."""
+    return {
+        "logits": shapes.logits(batch, vocabulary, number),
+        "k": torch.full((batch,), 50, dtype=torch.int32),
+        "p": torch.full((batch,), 0.95),
+    }
+
+
+def _top_k_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    return {
+        "logits": shapes.logits(batch, vocabulary, number),
+        "k": torch.full((batch,), 50, dtype=torch.int32),
+    }
+
+
+def _sample_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    probs = shapes.probabilities(batch, vocabulary, number)
+    return {"probs": probs, "generators": {}, "use_fp64_gumbel": False, "calls": 1}
+
+
 TARGETS = (
     Target(
         name="v1.top_k_top_p",
@@ -419,18 +440,21 @@ TARGETS = (
         name="v1.top_k_top_p_pytorch",
         symbols=(f"{_MODULE}apply_top_k_top_p_pytorch", f"{_MODULE}apply_top_k_top_p"),
         cases=_pytorch_cases,
+        shapes=shapes.by_batch_and_vocabulary(_filter_shape, 310_000),
         rows=("return", "logits"),
     ),
     Target(
         name="v1.top_k_only",
         symbols=(f"{_MODULE}apply_top_k_only",),
         cases=_top_k_cases,
+        shapes=shapes.by_batch_and_vocabulary(_top_k_shape, 2_500_000),
         rows=("return", "logits"),
     ),
     Target(
         name="v1.top_k_top_p_triton",
         symbols=(_TRITON,),
         cases=_kernel_cases,
+        shapes=shapes.by_batch_and_vocabulary(_filter_shape, 80_000_000),
         triton=True,
         rows=("return", "logits"),
         timeout=60.0,
@@ -440,6 +464,7 @@ TARGETS = (
         symbols=(f"{_MODULE}random_sample",),
         cases=_sample_cases,
         prepare=_prepare_sample,
+        shapes=shapes.by_batch_and_vocabulary(_sample_shape, 2_500_000),
         rows=("probs",),
     ),
     Target(
