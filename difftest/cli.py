@@ -41,7 +41,13 @@ def cli() -> None:
 @click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
 @click.option("--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest.")
 @click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
-@click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option(
+    "--cases-from",
+    type=click.Path(path_type=Path, resolve_path=True),
+    multiple=True,
+    metavar="FILE",
+    help="A case file.",
+)
 @click.option(
     "--recorded", type=click.Path(path_type=Path), multiple=True, metavar="DIR", help="A capture: its calls are cases."
 )
@@ -131,7 +137,13 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
 @click.option("--max-regression", metavar="PERCENT", help="Exit 4 when a shape's whole interval is beyond it.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
-@click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option(
+    "--cases-from",
+    type=click.Path(path_type=Path, resolve_path=True),
+    multiple=True,
+    metavar="FILE",
+    help="A case file.",
+)
 @click.option("--all", "execute_same", is_flag=True, help="Time targets whose code is the same, too.")
 @click.option("--force", is_flag=True, help="Time shapes whose outputs differ, too; they are marked.")
 @click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown or svg.")
@@ -211,7 +223,13 @@ def capture(command: tuple[str, ...], out: Path | None, shown: Path | None, **op
 @click.option("--head", metavar="TREE", help="Say what the change from base to this version affects.")
 @click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
 @click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
-@click.option("--cases-from", type=click.Path(path_type=Path), multiple=True, metavar="FILE", help="A case file.")
+@click.option(
+    "--cases-from",
+    type=click.Path(path_type=Path, resolve_path=True),
+    multiple=True,
+    metavar="FILE",
+    help="A case file.",
+)
 @click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write the list as JSON.")
 def targets(formats: tuple[str, ...], **options: Any) -> int:
     """List the catalog; with trees, what each target reaches and what a change affects."""

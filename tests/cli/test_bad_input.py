@@ -171,3 +171,15 @@ def test_syntax_error_in_head_is_unmeasured_not_a_crash(repository: Path, tmp_pa
     assert done.returncode == 3, done.stdout + done.stderr
     assert "cannot be parsed" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_case_file_may_be_named_relative_to_the_current_folder(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "relative_cases.py").write_text(
+        "import torch\nfrom difftest.target import Case, Target\n"
+        "SYMBOL = 'vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output'\n"
+        "POOL = lambda: {'output_token_ids': torch.tensor([[1, 2, -1]]), 'vocab_size': 9}\n"
+        "TARGETS = (Target('user.relative', (SYMBOL,), lambda: [Case('one', POOL)]),)\n"
+    )
+    arguments = ("--target", "user.relative", "--cases-from", "relative_cases.py", "--repo", str(repository))
+    done = difftest(*RUN[:5], *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -225,4 +225,5 @@ def test_heads_that_only_rearrange_are_identical(release: Path, tmp_path: Path) 
     }
     assert alarms == {}
     assert len(result.targets) == len(HEADS) * len(TARGETS)
-    assert sum(t.cases.executed > 0 for t in result.targets) >= 15, "too few heads were executed to mean anything"
+    # Heads whose syntax is the same are not executed; the others must be enough to mean something.
+    assert sum(t.cases.executed > 0 for t in result.targets) >= 10
