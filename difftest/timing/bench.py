@@ -475,6 +475,8 @@ class _Timing:
             elif "failed" in message:
                 self.comparison(message["failed"]).failed = message["reason"]
                 self.current = None
+            elif "spoiled" in message:
+                self.spoiled(message["spoiled"], message["reason"])
             elif "bridged" in message:
                 self.state.bridged = True
             elif "done" in message:
@@ -551,6 +553,12 @@ class _Timing:
         for label, notes in message["notes"].items():
             if label != AGAIN:
                 self.state.notes += [f"{label}: {note}" for note in notes]
+
+    def spoiled(self, label: str, reason: str) -> None:
+        """An arm is not timed any more; base takes every comparison with it."""
+        for comparison in self.jobs:
+            if label in self.state.items[comparison.item]["arms"] or label == AGAIN:
+                comparison.failed = comparison.failed or f"{'base' if label == AGAIN else label}: {reason}"
 
     def lost(self, reason: str) -> None:
         """The process ended or hung; what it was at is not timed any more."""

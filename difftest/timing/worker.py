@@ -13,7 +13,8 @@ The supervisor sends `{"list": name}` and gets the shapes of every target, or `{
 - `agree`: whether to compare results while timing; `bridge`: whether host memory stands for pinned memory.
 
 It answers `{"begins": [item, shape]}` before and `{"measured": [item, shape], ...}` or `{"failed": ...}` after each
-job. The items' first calls come before all jobs and are announced as shape -1.
+job. The items' first calls come before all jobs and are announced as shape -1. `{"spoiled": arm, ...}` ends the turn
+early: that arm changed what all measurements of the process stand on.
 """
 
 from __future__ import annotations
@@ -60,6 +61,18 @@ class Failed(Exception):
     """A job that cannot be timed; the message says why."""
 
 
+class Spoiled(Exception):
+    """An arm changed what all measurements of this process stand on.
+
+    Attributes:
+        label: the arm.
+    """
+
+    def __init__(self, label: str, reason: str) -> None:
+        super().__init__(reason)
+        self.label = label
+
+
 class TimingChild(Child):
     """One measuring process."""
 
@@ -76,7 +89,10 @@ class TimingChild(Child):
             self.channel.send({"shapes": {name: _listed(t, message["list"]) for name, t in self.targets.items()}})
         elif "turn" in message:
             with quiet_collector():
-                Turn(self, message).run()
+                try:
+                    Turn(self, message).run()
+                except Spoiled as error:
+                    self.channel.send({"spoiled": error.label, "reason": str(error)})
             strangers = [stranger for arm in self.arms.values() for stranger in arm.loader.strangers()]
             notes = {label: list(arm.notes) for label, arm in self.arms.items()}
             self.channel.send({"done": message["turn"], "notes": notes, "strangers": strangers})
@@ -121,11 +137,11 @@ class Turn:
             answer: dict[str, Any]
             try:
                 answer = {"measured": [index, shape], **self.measure(self.items[index], shape)}
-                self.check_clockwork()
             except Failed as error:
                 answer = {"failed": [index, shape], "reason": str(error)}
             except Exception as error:
                 answer = {"failed": [index, shape], "reason": f"{type(error).__name__}: {self.child.scrub(str(error))}"}
+            self.check_clockwork(self.items[index]["arms"][1])
             self.child.channel.send(answer)
 
     # -- loading ------------------------------------------------------------------------------------------------------
@@ -142,6 +158,7 @@ class Turn:
                     continue
                 self.child.channel.send({"begins": [index, -1]})
                 self.first_call(index, label)
+                self.check_clockwork(label)
 
     def first_call(self, index: int, label: str) -> None:
         item = self.items[index]
@@ -237,8 +254,8 @@ class Turn:
 
             torch.cuda.synchronize()
 
-    def check_clockwork(self) -> None:
-        """Code under test must not have its hands on the clock or the garbage collector."""
+    def check_clockwork(self, label: str) -> None:
+        """No arm may have its hands on the clock, the garbage collector or what both arms stand on."""
         replaced = [
             f"{module.__name__}.{name}"
             for (module, name), then in zip(_CLOCKWORK, _CLOCKWORK_THEN, strict=True)
@@ -246,9 +263,9 @@ class Turn:
         ]
         replaced += self.child.guard.replaced()
         if replaced:
-            raise Failed(f"code under test replaced {', '.join(replaced[:3])}, which the measurement stands on")
+            raise Spoiled(label, f"its code replaced {', '.join(replaced[:3])}, which the measurement stands on")
         if gc.isenabled():
-            raise Failed("code under test switches the garbage collector on")
+            raise Spoiled(label, "its code switches the garbage collector on")
 
 
 def _agreement() -> Callable[[Any, Any], bool]:

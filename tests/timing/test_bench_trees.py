@@ -176,3 +176,24 @@ def test_targets_without_timing_shapes_are_untimed_with_a_reason(tmp_path: Path)
     assert not result.shapes
     reasons = {item.reason for item in result.untimed}
     assert "its case file has no timing shapes" in reasons
+
+
+def test_a_head_that_breaks_the_measurement_is_untimed_and_the_others_are_timed(tmp_path: Path, shapes: str) -> None:
+    base = _tree(tmp_path / "base")
+    dies = _tree(
+        tmp_path / "dies",
+        "_calls.append(1)\n        if len(_calls) > 60:\n            import os\n\n            os._exit(3)\n        "
+        + _CALL,
+        "_calls = []",
+    )
+    clock = _tree(tmp_path / "clock", "time.perf_counter_ns = lambda: 0\n        " + _CALL)
+    collector = _tree(tmp_path / "collector", "gc.enable()\n        " + _CALL)
+    slow = _tree(tmp_path / "slow", spin=2_500)
+    result = _run(base, dies, clock, collector, slow, shapes=shapes)
+    assert {shape.head for shape in result.shapes} == {slow}
+    assert _verdicts(result) == {SpeedVerdict.SLOWER}
+    assert result.exit_code == 3
+    reasons = {head: next(u.reason for u in result.untimed if u.head == head) for head in (dies, clock, collector)}
+    assert "exit status 3" in reasons[dies]
+    assert "replaced time.perf_counter_ns" in reasons[clock]
+    assert "garbage collector on" in reasons[collector]
