@@ -143,7 +143,10 @@ class Freezer:
 
     def _array(self, value: np.ndarray[Any, Any]) -> Frozen:
         if value.dtype.hasobject:
-            return ("items", "ndarray[object]", tuple(self(item) for item in value.ravel().tolist()))
+            return ("items", f"ndarray[object] {value.shape}", tuple(self(item) for item in value.ravel().tolist()))
+        if value.dtype.names is not None:  # a structured array: the names and types of its fields count too
+            plain = self._array(value.view(f"V{value.dtype.itemsize}"))
+            return ("fields", "ndarray", (("dtype", ("str", str(value.dtype.descr))), ("data", plain)))
         base = value
         while isinstance(base.base, np.ndarray):
             base = base.base
@@ -224,6 +227,9 @@ def _relevant(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
     return tuple([0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)])
 
 
+_PRINTED_KEYS = (bool, int, float, complex, frozenset, enum.Enum, np.generic, torch.dtype, torch.device)
+
+
 def _key_text(key: Any) -> str:
     if type(key) is int:
         return str(key)
@@ -231,5 +237,5 @@ def _key_text(key: Any) -> str:
         return repr(key)
     if isinstance(key, tuple):
         return f"({', '.join(map(_key_text, key))})"
-    text = repr(key) if isinstance(key, bool | int | float | complex | frozenset | enum.Enum | types.NoneType) else ""
+    text = repr(key) if key is None or isinstance(key, _PRINTED_KEYS) else ""
     return f"{type(key).__name__} {text}".rstrip()

@@ -478,8 +478,7 @@ class Loader:
     # -- whose code is it -----------------------------------------------------------------------------------------
 
     def strangers(self) -> list[str]:
-        """Functions in the arm's modules whose code comes from another arm's files; must be empty."""
-        own = set(self.files.values())
+        """Functions in the arm's modules that another arm's modules define; must be empty."""
         found = []
         for name, module in self.modules.items():
             for attribute, value in list(vars(module).items()):
@@ -490,7 +489,11 @@ class Loader:
                     function = function.__wrapped__
                 code = getattr(function, "__code__", None)
                 origin = getattr(function, "__module__", "") or ""
-                if code is not None and origin.startswith("difftest_") and code.co_filename not in own:
+                if (
+                    code is not None
+                    and origin.startswith("difftest_")
+                    and not f"{origin}.".startswith(f"{self.prefix}.")
+                ):
                     found.append(f"{name}:{attribute}")
         return found
 

@@ -168,10 +168,10 @@ class Planner:
             planned.code, planned.reason = "absent", f"neither tree defines {' or '.join(outline.symbols)}"
         elif left.symbol is None:
             planned.code = "added"
-            planned.reason = f"api-change: added in head ({right.symbol}); base has nothing to compare it with"
+            planned.reason = f"api-change: added in head ({right.symbol}), base has nothing to compare it with"
         elif right.symbol is None:
             planned.code = "removed"
-            planned.reason = f"api-change: removed in head; base has {left.symbol}"
+            planned.reason = f"api-change: removed in head, base has {left.symbol}"
         elif left.closure is not None and right.closure is not None:
             planned.code = "same" if left.closure.digest == right.closure.digest else "changed"
             compiled = sorted({n.partition(":")[2] for b in (left, right) if b.closure for n in b.closure.compiled})

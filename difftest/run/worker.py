@@ -182,6 +182,7 @@ class Child:
         os.close(null)
         os.close(log)
         sys.setrecursionlimit(5000)
+        sys.set_int_max_str_digits(0)  # any number can be shown
         self.states = GlobalStates(self.device)
         self.arms: dict[str, Any] = {}
         self.pid = os.getpid()

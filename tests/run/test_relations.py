@@ -43,14 +43,14 @@ TARGETS = (
 """
 
 
-def run(tmp_path: Path, base: str, head: str) -> TargetResult:
+def run(tmp_path: Path, base: str, head: str, case_text: str = CASES) -> TargetResult:
     for name, body in (("base", base), ("head", head)):
         package = tmp_path / name / "pack"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
         (package / "scale.py").write_text(f"import torch\n\n\ndef scale(values):\n    {body}\n")
     cases = tmp_path / "scale_cases.py"
-    cases.write_text(CASES)
+    cases.write_text(case_text)
     (target,) = api.run(
         api.RunOptions(
             base=str(tmp_path / "base"),
