@@ -124,7 +124,7 @@ class _Comparison:
     differs: bool = False
     measured: list[Measured] = field(default_factory=list)
     settled: bool = False
-    change: float = 0.0
+    proven: float = 0.0
     failed: str = ""
     varies: bool = True
 
@@ -577,10 +577,10 @@ class _Timing:
         if comparison.head is None:
             comparison.settled = count >= FLOOR_LAYOUTS
             if comparison.settled:
-                comparison.change = judge.estimate_of(comparison.measured).change
+                comparison.proven = judge.estimate_of(comparison.measured).proven
         elif count in LOOKS:
             floor = self.state.floors[comparison.target, comparison.shape]
-            rule = Rule().above(abs(floor.change))
+            rule = Rule().above(floor.proven)
             comparison.settled = count == LOOKS[-1] or judge.settled(comparison.measured, rule) is not None
 
 

@@ -60,7 +60,7 @@ def judge_shape(
     differs: bool = False,
     notes: Sequence[str] = (),
 ) -> ShapeResult:
-    """The result of one shape. `floor` is base against base, measured alike; where it shows a change, so may a head.
+    """The result of one shape. `floor` is base against base, measured alike; where it proves a change, so may a head.
 
     Raises:
         ValueError: nothing measured, or a layout without pairs.
@@ -68,7 +68,7 @@ def judge_shape(
     rule = rule or Rule()
     if floor:
         ground = estimate_of(floor, rule.confidence)
-        rule = rule.above(abs(ground.change))
+        rule = rule.above(ground.proven)
     found = estimate_of(measured, rule.confidence)
     decision = statistics.decide(found, rule)
     said = list(notes)

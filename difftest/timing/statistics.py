@@ -105,6 +105,15 @@ class Estimate:
     layouts: int
     pairs: int
 
+    @property
+    def proven(self) -> float:
+        """The part of the change that the whole interval has; 0 where it holds no change at all.
+
+        Of base against base, this is the floor. The estimate is not: one disturbed layout of four moves it far,
+        and a verdict of "no change" within so much would say nothing.
+        """
+        return max(0.0, self.low, -self.high)
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -56,6 +56,13 @@ def test_a_change_that_base_against_base_shows_too_is_no_change() -> None:
     assert found.floor_percent == pytest.approx(3, abs=0.5)
 
 
+def test_one_disturbed_layout_of_base_against_base_hides_no_change() -> None:
+    floor = measured(10.0, 0.0, layouts=3, seed=1) + measured(10.0, 0.12, layouts=1, seed=2)
+    found = judge_shape("t", "s", "h", {}, measured(10.0, 0.02), floor=floor)
+    assert found.floor_percent is not None and found.floor_percent > 2.5
+    assert found.verdict == SpeedVerdict.SLOWER
+
+
 def test_garbage_and_recycled_inputs_are_said() -> None:
     layouts = [
         replace(layout, conditions=replace(layout.conditions, head_garbage=20.0, recycled=True))
