@@ -436,7 +436,8 @@ class Resolver:
                 step.missing.append((f"module {name}", via))
                 return
             # `from . import h` in a package binds its own submodule: there the name means the submodule.
-            if via != (name, chain[0]) and self.sources.provider(name, chain[0]) is not None:
+            own = via == (name, chain[0]) and self.sources.facts(f"{name}.{chain[0]}") is not None
+            if not own and self.sources.provider(name, chain[0]) is not None:
                 self._name(step, name, chain[0], [chain[1:]], via)
                 return
             if self.sources.facts(f"{name}.{chain[0]}") is None and not self._standin(step, f"{name}.{chain[0]}"):
