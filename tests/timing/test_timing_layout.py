@@ -19,9 +19,9 @@ def addresses(seeds: list[int]) -> set[int]:
 
 
 def test_functions_land_at_other_places() -> None:
-    places = addresses(list(range(12)))
+    places = addresses(list(range(24)))
     steps = {two - one for one, two in zip(sorted(places)[:-1], sorted(places)[1:], strict=True)}
-    assert len(places) == 12 and len(steps) > 6
+    assert len(places) == 24 and len(steps) > 6
 
 
 def test_the_same_seed_takes_the_same_memory() -> None:
