@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from difftest.errors import NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
 from difftest.record import cases as recordings
+from difftest.record.casefile import SUFFIX, read_case
 from difftest.result import (
     MISMATCHES_SHOWN,
     CaseCounts,
@@ -56,13 +57,13 @@ class RunOptions:
         repo: git repository for revisions; the one around the current folder when None.
         targets: names, globs or raw symbols; all targets when empty.
         cases: kinds of cases to run, of :data:`CASE_KINDS`; all kinds when empty.
-        case: run only the case with this id (or a prefix of it).
+        case: run only the case with this id (or a prefix of it), or that of this case file.
         budget: seconds for the whole run, examples: cases per target; no limit when None.
         execute_same: run targets whose code is the same in both arms too (`--all`).
         contract: which cases to run: `all`, those `inside` the target's contract (`--contract-only`), or `outside`.
         exceptions: `type`, `message` or `any`.
         jobs: children at work; as many as cores when None.
-        recorded: captures whose calls are cases, too (`--recorded`).
+        recorded: captures whose calls are cases, too, and case files, alone or in folders (`--recorded`).
         repeat: how often each recorded call is made in each arm; every time must be exact.
         expect: manifest of expected differences (:mod:`difftest.expect`).
         command: the command line, for the report.
@@ -132,6 +133,7 @@ class _Run:
     planner: Planner
     planned: list[Planned] = field(default_factory=list)
     expected: tuple[Expectation, ...] = ()
+    alone: bool = False
     expected_used: set[int] = field(default_factory=set)
     results: dict[int, TargetResult] = field(default_factory=dict)
 
@@ -144,6 +146,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
     """
     began = time.monotonic()
     _check(options)
+    options, alone = _with_case_file(options)
     expected = load_expectations(options.expect) if options.expect else ()
     cache = cache_folder(options.cache)
     with using(cache):
@@ -159,7 +162,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         stack.callback(supervisor.stop)
         outlines = _outlines(options, cache)
         state = _arms(options, observer or Silent(), scratch, base_tree, head_trees)
-        state.expected = expected
+        state.expected, state.alone = expected, alone
         chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
         explicit = {o.name for o in chosen} if options.targets and not _has_glob(options.targets) else set()
         for outline in chosen:
@@ -223,15 +226,30 @@ def _refuse_expired(entries: Sequence[Expectation], heads: Sequence[Tree], repo:
 
 
 def _outlines(options: RunOptions, cache: Path) -> list[catalog.Outline]:
-    """The catalog, and the targets that captures make; with `--cases recorded` the latter alone."""
-    if not options.recorded:
-        return catalog.outline(cache, [str(p) for p in options.cases_from])
-    found = recordings.outlines(recordings.open_captures(options.recorded))
-    if not found:
+    """The catalog, and the targets that captures make; with `--cases recorded` those that have recorded cases alone."""
+    captures, files = recordings.given(options.recorded)
+    found = recordings.outlines(captures, files)
+    if options.recorded and not found and not files:
         raise NothingCompared(f"no call in {', '.join(map(str, options.recorded))} ended; there is nothing to replay")
-    if options.cases == ("recorded",):
+    named = {file.target for file in files} - {o.name for o in found}
+    if options.cases == ("recorded",) and options.recorded and not named:
         return found
-    return [*catalog.outline(cache, [str(p) for p in options.cases_from]), *found]
+    known = catalog.outline(cache, [str(p) for p in options.cases_from])
+    if unknown := named - {o.name for o in known}:
+        file = next(file for file in files if file.target in unknown)
+        raise UsageError(f"{file.path} is a case of {file.target}, which no case file declares; give it --cases-from")
+    if options.cases == ("recorded",) and options.recorded:
+        known = [o for o in known if o.name in named]
+    return [*known, *found]
+
+
+def _with_case_file(options: RunOptions) -> tuple[RunOptions, bool]:
+    """The options with what `--case FILE` stands for, and whether it is given: its target, and no case but its own."""
+    if options.case is None or not options.case.endswith(SUFFIX):
+        return options, False
+    file = read_case(Path(options.case).resolve())
+    targets = options.targets or (file.target,)
+    return replace(options, case=None, recorded=(*options.recorded, file.path), targets=targets), True
 
 
 def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
@@ -287,7 +305,8 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     write_closures([state.planned[i] for i in todo], state.base, state.heads)
     slots = len(supervisor.children)
     # One target: its cases are shared out. Many: each child takes whole targets.
-    ways = slots if len(todo) < slots * 2 and options.case is None and options.examples is None else 1
+    single = options.case is not None or options.examples is not None or state.alone
+    ways = slots if len(todo) < slots * 2 and not single else 1
     for position in todo:
         item = state.planned[position]
         for share in range(ways):
@@ -307,6 +326,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         any(state.planned[i].outline.triton for i in todo),
         options.host,
         recorded=[path.resolve() for path in options.recorded],
+        alone=state.alone,
     )
 
     def finished(unit: Unit) -> None:

@@ -32,7 +32,7 @@ def cli() -> None:
 @click.option("--repo", type=click.Path(path_type=Path), help="Git repository for revisions [default: around here].")
 @click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
 @click.option("--cases", "cases", metavar="KIND,...", help="Kinds of cases: grid, fuzz, recorded.")
-@click.option("--case", metavar="ID", help="Run only the case with this id.")
+@click.option("--case", metavar="ID|FILE", help="Run only the case with this id, or the one kept in this file.")
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole run.")
 @click.option("--examples", type=int, metavar="N", help="Cases per target.")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -49,7 +49,11 @@ def cli() -> None:
     help="A case file.",
 )
 @click.option(
-    "--recorded", type=click.Path(path_type=Path), multiple=True, metavar="DIR", help="A capture: its calls are cases."
+    "--recorded",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR|FILE",
+    help="A capture, whose calls are cases, or kept cases.",
 )
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
 @click.option("--contract-only", is_flag=True, help="Leave out inputs that production never sends.")

@@ -39,7 +39,7 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
     kind = type(value)
     if kind is torch.Tensor:
         storage = value.untyped_storage()
-        address = storage.data_ptr()
+        address = storage.data_ptr() if storage.nbytes() else 0  # without memory, the address is chance
         number = storages.setdefault(address, len(storages)) if address else -1
         layout = (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset(), number)
         digest.update(repr(layout).encode())

@@ -1,4 +1,4 @@
-"""Captures as a source of cases: a target for each recorded site, a case for each call that ended.
+"""Captures and case files as a source of cases: a target for each recorded site, a case for each call that ended.
 
 The supervisor's half (:func:`outlines`) makes no tensor and needs no torch; the worker's half (:func:`targets`) does.
 """
@@ -6,15 +6,16 @@ The supervisor's half (:func:`outlines`) makes no tensor and needs no torch; the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from difftest.catalog import Outline
 from difftest.errors import ApiChange, LiftError, UsageError
-from difftest.record.format import Capture, RecordedCall, open_capture
+from difftest.record.casefile import CaseFile, case_files
+from difftest.record.format import Capture, RecordedCall, open_capture, symbols_of
 from difftest.record.sites import KNOWN
 from difftest.target import After, Arm, Call, Case, GeneratorStates, Pool, Prepare, Target
 
@@ -30,6 +31,18 @@ _NAMES = {symbol: name for name, symbol in KNOWN.items()}
 def target_name(site: str) -> str:
     """`recorded.v1.sampler`, or `recorded.` and the symbol of a site without a name."""
     return f"recorded.{_NAMES.get(site, site)}"
+
+
+def given(paths: Sequence[Path]) -> tuple[list[Capture], list[CaseFile]]:
+    """What `--recorded` names: captures, and case files, alone or below folders.
+
+    Raises:
+        UsageError: a capture is given twice.
+        CaptureError: neither, or damaged.
+    """
+    files = {path: case_files(path) for path in paths}
+    captures = open_captures([path for path in paths if files[path] is None])
+    return captures, [file for path in paths for file in files[path] or ()]
 
 
 def open_captures(paths: Sequence[Path]) -> list[Capture]:
@@ -79,34 +92,63 @@ class Located:
     twin: RecordedCall | None
 
 
-def outlines(captures: Sequence[Capture]) -> list[Outline]:
+def outlines(captures: Sequence[Capture], files: Sequence[CaseFile] = ()) -> list[Outline]:
     """What the supervisor knows of the recorded targets: their code is the site and what its recorded inputs are of."""
-    found = []
+    uses: dict[str, dict[str, None]] = {}
     for site, calls in complete_calls(captures).items():
-        uses: dict[str, None] = {}
         for located in calls:
-            uses |= dict.fromkeys(located.call.symbols)
-        found.append(Outline(target_name(site), (site,), tuple(uses), True, (), TIMEOUT, "", False))
-    return found
+            uses.setdefault(site, {}).update(dict.fromkeys(located.call.symbols))
+    for file in files:
+        if site_of_file := _site(file.target):
+            uses.setdefault(site_of_file, {}).update(dict.fromkeys(symbols_of(file.pool(None).values())))
+    return [
+        Outline(target_name(site), (site,), tuple(used), True, (), TIMEOUT, "", False) for site, used in uses.items()
+    ]
 
 
-def targets(paths: Sequence[Path], device: str) -> dict[str, Target]:
-    """The recorded targets by name, with a case for each call that ended.
+def targets(
+    paths: Sequence[Path], device: str, known: Mapping[str, Target] | None = None, alone: bool = False
+) -> dict[str, Target]:
+    """The recorded targets by name, with a case for each call that ended, and the targets that case files are for.
 
     Args:
         device: `cpu` or `cuda`: where what was not in CPU memory goes.
+        known: targets of the catalog; case files add cases to them.
+        alone: the cases of case files take the place of their target's own.
     """
-    return {
-        target_name(site): Target(
-            name=target_name(site),
-            symbols=(site,),
-            cases=lambda site=site, calls=calls: _cases(calls, device),  # type: ignore[misc]
-            prepare=_preparing(site),
-            triton=True,
-            timeout=TIMEOUT,
-        )
-        for site, calls in complete_calls(open_captures(paths)).items()
-    }
+    captures, files = given(paths)
+    found = {target_name(site): _target(site, calls, device) for site, calls in complete_calls(captures).items()}
+    kept: dict[str, list[Case]] = {}
+    for file in files:
+        kept.setdefault(file.target, []).append(file.case())
+    for name, cases in kept.items():
+        target = found.get(name) or (known or {}).get(name)
+        if target is None and (site := _site(name)) is not None:
+            target = _target(site, [], device)
+        if target is not None:
+            found[name] = replace(target, cases=_joined(() if alone else target.cases, cases))
+    return found
+
+
+def _joined(own: Callable[[], Iterable[Case]] | tuple[()], kept: Sequence[Case]) -> Callable[[], list[Case]]:
+    return lambda: [*(own() if callable(own) else own), *kept]
+
+
+def _site(name: str) -> str | None:
+    """The symbol of a recorded target; None of any other target."""
+    site = name.removeprefix("recorded.")
+    return None if site == name else KNOWN.get(site, site)
+
+
+def _target(site: str, calls: Sequence[Located], device: str) -> Target:
+    return Target(
+        name=target_name(site),
+        symbols=(site,),
+        cases=lambda: _cases(calls, device),
+        prepare=_preparing(site),
+        triton=True,
+        timeout=TIMEOUT,
+    )
 
 
 def _cases(calls: Sequence[Located], device: str) -> Iterator[Case]:
@@ -239,4 +281,4 @@ class Replayed:
         return After(returned, call.raised, call.rng_after, {n: g.state for n, g in generators.items()})
 
 
-__all__ = ["complete_calls", "open_captures", "outlines", "target_name", "targets"]
+__all__ = ["complete_calls", "given", "open_captures", "outlines", "target_name", "targets"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -48,6 +48,7 @@ __all__ = [
     "RecordedSymbol",
     "RngStates",
     "open_capture",
+    "symbols_of",
 ]
 
 _RANK = re.compile(r"rank-(\d{1,6})(?:\.(\d{1,6}))?")
@@ -279,35 +280,40 @@ class RecordedCall:
     @property
     def symbols(self) -> tuple[str, ...]:
         """Code that takes part through the inputs: classes, how they are called, functions. No tensor is made."""
-        found: dict[str, None] = {}
         decode = Decoder(self._before, None)
-        waiting = [decode(node, f"args[{i}]") for i, node in enumerate(self._begin["args"])]
-        waiting += [decode(node, name) for name, node in self._begin["kwargs"].items()]
-        met: dict[int, Any] = {}
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, list | dict | RecordedObject):
-                if id(value) in met:
-                    continue
-                met[id(value)] = value
-            if isinstance(value, list | tuple | set):
-                waiting += value
-            elif isinstance(value, dict):
-                waiting += [*value, *value.values()]
-            elif isinstance(value, RecordedSymbol | RecordedEnum):
-                found[value.symbol] = None
-            elif isinstance(value, RecordedMethod):
-                waiting.append(value.owner)
-                if isinstance(value.owner, RecordedObject):
-                    found[f"{value.owner.symbol}.{value.name}"] = None
-            elif isinstance(value, RecordedObject):
-                found[value.symbol] = None
-                found[f"{value.symbol}.{'forward' if value.kind == 'module' else '__call__'}"] = None
-                waiting += value.fields.values()
-        return tuple(sorted(found))
+        values = [decode(node, f"args[{i}]") for i, node in enumerate(self._begin["args"])]
+        return symbols_of([*values, *(decode(node, name) for name, node in self._begin["kwargs"].items())])
 
     def _fail(self, which: int, fault: str) -> NoReturn:
         raise CaptureError(f"{self._where[which]}: {fault}")
+
+
+def symbols_of(values: Iterable[Any]) -> tuple[str, ...]:
+    """Code that recorded values name: their classes, how these are called, functions."""
+    found: dict[str, None] = {}
+    waiting = list(values)
+    met: dict[int, Any] = {}
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list | dict | RecordedObject):
+            if id(value) in met:
+                continue
+            met[id(value)] = value
+        if isinstance(value, list | tuple | set):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, RecordedSymbol | RecordedEnum):
+            found[value.symbol] = None
+        elif isinstance(value, RecordedMethod):
+            waiting.append(value.owner)
+            if isinstance(value.owner, RecordedObject):
+                found[f"{value.owner.symbol}.{value.name}"] = None
+        elif isinstance(value, RecordedObject):
+            found[value.symbol] = None
+            found[f"{value.symbol}.{'forward' if value.kind == 'module' else '__call__'}"] = None
+            waiting += value.fields.values()
+    return tuple(sorted(found))
 
 
 class Capture:

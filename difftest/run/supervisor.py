@@ -167,12 +167,14 @@ class Supervisor:
         host: str | None,
         readable: Sequence[Path] = (),
         recorded: Sequence[Path] = (),
+        alone: bool = False,
     ) -> None:
         """Tell the worker what the run is about; returns at once, the worker may still be importing torch.
 
         Args:
             readable: further files and folders that the case files read.
-            recorded: captures whose calls are cases.
+            recorded: captures and case files.
+            alone: of targets that case files are for, run only the cases of the files.
 
         Raises:
             DifftestError: the worker is gone.
@@ -189,6 +191,7 @@ class Supervisor:
             "home": str(self.scratch / "home"),
             "readable": [*(arm["folder"] for arm in arms.values()), *map(str, (*readable, *recorded))],
             "recorded": [str(path) for path in recorded],
+            "alone": alone,
             "writable": [str(self.scratch / "home"), *(arm["triton_cache"] for arm in arms.values())],
         }
         try:

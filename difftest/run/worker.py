@@ -61,7 +61,8 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
         if setup["recorded"]:
             from difftest.record import cases
 
-            targets |= cases.targets([Path(path) for path in setup["recorded"]], setup["device"])
+            recorded = [Path(path) for path in setup["recorded"]]
+            targets |= cases.targets(recorded, setup["device"], targets, setup["alone"])
         # Everything the children need, imported once here.
         import difftest.run.canary
         import difftest.run.unit  # noqa: F401
