@@ -7,6 +7,7 @@ print(result.verdict, result.exit_code)
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
 import shlex
@@ -24,6 +25,7 @@ from difftest import catalog
 from difftest.errors import NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
+from difftest.lift.lines import exercise
 from difftest.record import cases as recordings
 from difftest.record.casefile import SUFFIX, read_case
 from difftest.result import (
@@ -65,6 +67,7 @@ class RunOptions:
         jobs: children at work; as many as cores when None.
         recorded: captures whose calls are cases, too, and case files, alone or in folders (`--recorded`).
         repeat: how often each recorded call is made in each arm; every time must be exact.
+        lines: count which lines of each closure the cases execute (`--lines`); slower.
         expect: manifest of expected differences (:mod:`difftest.expect`).
         command: the command line, for the report.
     """
@@ -88,6 +91,7 @@ class RunOptions:
     timeout: float | None = None
     recorded: tuple[Path, ...] = ()
     repeat: int = 1
+    lines: bool = False
     expect: Path | None = None
     cache: Path | None = None
     command: str = ""
@@ -279,6 +283,8 @@ def _check(options: RunOptions) -> None:
     ):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, not {value:g}")
+    if options.lines and importlib.util.find_spec("coverage") is None:
+        raise UsageError("--lines needs coverage.py: pip install 'difftest-sampler[lines]'")
 
 
 def _has_glob(patterns: Sequence[str]) -> bool:
@@ -348,6 +354,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
             "expect": [asdict(entry) for entry in state.expected],
             "seed": options.seed,
             "repeat": options.repeat,
+            "lines": options.lines,
         },
         lambda unit, done: state.observer.advance(unit.target, done),
         finished,
@@ -373,6 +380,22 @@ def _closures(item: Planned) -> dict[str, dict[str, Any]]:
                 "lines": closure.lines,
                 "files": files,
             }
+    return found
+
+
+def _with_lines(state: _Run, item: Planned, units: Sequence[Unit]) -> dict[str, dict[str, Any]]:
+    """The closures, and which of their lines the cases executed."""
+    found = _closures(item)
+    arms = (("base", item.base, state.base), ("head", item.head, state.heads[item.head_index]))
+    for number, (name, bound, source) in enumerate(arms):
+        if bound.closure is not None:
+            executed: dict[str, set[int]] = {}
+            for unit in units:
+                for (arm, path), lines in unit.lines.items():
+                    if arm == number:
+                        executed.setdefault(path, set()).update(lines)
+            seen = exercise(bound.closure, source.tree.read, executed)
+            found[name]["exercise"] = {**asdict(seen), "unused": list(seen.unused)}
     return found
 
 
@@ -462,7 +485,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         relations=_relations(units),
         recorded=recorded,
         notes=tuple(notes),
-        closure=_closures(item),
+        closure=_with_lines(state, item, units) if options.lines else _closures(item),
         seconds=round(max((u.seconds for u in units), default=0.0), 3),
     )
 

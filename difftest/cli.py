@@ -56,6 +56,7 @@ def cli() -> None:
     help="A capture, whose calls are cases, or kept cases.",
 )
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
+@click.option("--lines", is_flag=True, help="Say which lines of each target's code no case executes. Slower.")
 @click.option("--contract-only", is_flag=True, help="Leave out inputs that production never sends.")
 @click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")

@@ -275,6 +275,24 @@ def relation_lines(result: RunResult) -> list[str]:
     return [f"{held} of {plural(checked, 'relation')} hold in both arms", *broken] if checked else []
 
 
+def exercise_lines(result: RunResult, most: int = 4) -> list[str]:
+    """With `--lines`, a line for each target: its cases and axes, how many lines of head's code ran, which did not."""
+    found = []
+    for target in result.targets:
+        seen = target.closure.get("head", {}).get("exercise")
+        if not seen:
+            continue
+        text = f"{plural(target.cases.executed, 'case')} over {len(target.axes) or 'no'} named axes"
+        text += f", {seen['executed']} of {plural(seen['lines'], 'line')} of head's functions executed"
+        missed = [f"{path} {numbers}" for path, numbers in seen["missed"].items()]
+        if missed:
+            text += f"; not executed: {_some(missed, most)}"
+        if seen["unused"]:
+            text += f"; never entered: {_some(seen['unused'], most)}"
+        found.append(f"{plain(label(target, result), 120)}: {plain(text, 1200)}")
+    return found
+
+
 def environment_words(result: RunResult) -> list[tuple[str, str]]:
     """The environment as (name, value)."""
     return [(plain(key, 80), plain(value, 400)) for key, value in result.environment.items()]
@@ -293,6 +311,7 @@ def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
         ("A/A control", aa_lines(result)),
         ("Both arms raised the same exception", both_raised_lines(result)),
         ("Invariants and relations within one arm", relation_lines(result)),
+        ("Lines executed", exercise_lines(result)),
         ("Stand-ins", standin_lines(result)),
         ("Adapters", adapter_lines(result)),
         ("Modes", mode_lines(result)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,6 +83,7 @@ class Caller:
         self.states = states
         self.scrub = scrub
         self.process = ProcessState()
+        self.recorder: AbstractContextManager[None] = nullcontext()
         self.in_tree = in_tree
         self.environment_errors: dict[str, None] = {}
         self.live: tuple[Pool, Any] | None = None
@@ -91,8 +93,8 @@ class Caller:
         self._plain: Pool = {}
         self._before: dict[str, Frozen] = {}
 
-    # `prepared` is the last call as it was made. `live` holds the arm's own pool and return value of the last call, for
-    # checks on live values; None if it raised.
+    # `recorder` is entered for each call, to see which lines run. `prepared` is the last call as it was made. `live`
+    # holds the arm's own pool and return value of the last call, for checks on live values; None if it raised.
 
     def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         """Run one case in one arm under one poison fill.
@@ -107,7 +109,8 @@ class Caller:
                 self._pool, self._large, self._before = pool, has_large(pool), {}
                 self._plain = {name: value for name, value in pool.items() if is_plain(value)}
             private = own_pool(arm, case, pool, self._large)
-            prepared = self.prepared = self.prepare(target, symbol, arm, private)
+            with self.recorder:
+                prepared = self.prepared = self.prepare(target, symbol, arm, private)
         except ApiChange as error:
             return NotCalled(f"api-change: {error}")
         except LiftError as error:
@@ -130,7 +133,8 @@ class Caller:
         POISON.allocations = 0
         POISON.fill = fill
         try:
-            result = prepared.fn(*prepared.args, **prepared.kwargs)
+            with self.recorder:
+                result = prepared.fn(*prepared.args, **prepared.kwargs)
             if self.device == "cuda":
                 torch.cuda.synchronize()
         except ApiChange as error:  # a recorded object lacks what this version's code asks of it

@@ -70,6 +70,7 @@ class Unit:
     recorded: dict[str, Counter[str]] = field(default_factory=dict)
     apart: list[str] = field(default_factory=list)
     adapters: set[str] = field(default_factory=set)
+    lines: dict[tuple[int, str], set[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
     seconds: float = 0.0
@@ -342,6 +343,8 @@ class _Loop:
             unit.recorded.setdefault(process, Counter()).update(counts)
         unit.apart += message["recorded"]["apart"]
         unit.adapters.update(message["adapters"])
+        for arm, path, numbers in message["lines"]:
+            unit.lines.setdefault((arm, path), set()).update(numbers)
         if message["strangers"]:
             raise DifftestError(
                 f"code of another arm was reached through {message['strangers'][0]}; nothing is claimed"

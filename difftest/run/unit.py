@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
@@ -19,6 +19,9 @@ from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
 from difftest.run.relations import Live, RelationChecks
 from difftest.target import Case, Pool, Target
+
+if TYPE_CHECKING:
+    from difftest.call.lines import LineRecorder
 
 _RAISED = object()  # what no oracle expects
 _OUTCOMES = ("identical", "different", "expected", "unmeasured")
@@ -57,6 +60,12 @@ class UnitRun:
         self.expected = [(n, entry) for n, entry in self.expected if entry.covers_target(self.target.name)]
         self.expected_used: Counter[int] = Counter()
         self.checks = RelationChecks(self.target, self.related) if _has_checks(self.target) else None
+        self.lines: LineRecorder | None = None
+        if self.options.get("lines"):
+            from difftest.call.lines import LineRecorder
+
+            self.lines = LineRecorder(child.setup["arms"][label]["folder"] for label in unit["arms"])
+            self.caller.recorder = self.lines
         self.repeats = self.options.get("repeat", 1)
         self.recordings = Recordings(child.states, self.repeats)
         self.index = 0
@@ -446,6 +455,7 @@ class UnitRun:
                 "sources": dict(self.sources),
                 "axes": [[*key, count] for key, count in self.axes.items()],
                 "adapters": adapters,
+                "lines": [] if self.lines is None else self.lines.take(),
                 "strangers": strangers,
                 "slowest": self.slowest,
                 "recorded": self.recordings.flush(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from dataclasses import replace
 from importlib import resources
@@ -14,6 +15,7 @@ import pytest
 from difftest import api
 from difftest.demo import make_repository
 from difftest.errors import UsageError
+from difftest.reports.words import exercise_lines
 from difftest.result import RunResult, TargetResult
 
 PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
@@ -178,3 +180,22 @@ def test_cases_in_which_both_arms_raise_alike_prove_nothing(
     assert (target.verdict, target.cases.identical, target.both_raised) == (verdict, identical, broken)
     if verdict == "unmeasured":
         assert "not exercised" in target.reason
+
+
+def test_the_lines_that_no_case_executes_are_told(options: api.RunOptions) -> None:
+    result = api.run(replace(options, lines=True))
+    closure = only(result).closure
+    for arm in ("base", "head"):
+        seen = closure[arm]["exercise"]
+        assert 0 < seen["executed"] <= seen["lines"]
+        assert bool(seen["missed"]) == (seen["executed"] < seen["lines"])
+    assert only(result).cases.identical == 300
+    (said,) = exercise_lines(result)
+    assert said.startswith("v1.parse_output: 300 cases over ")
+
+
+def test_lines_without_coverage_py_is_refused(options: api.RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "coverage" else find(name, *a))
+    with pytest.raises(UsageError, match=r"needs coverage\.py"):
+        api.run(replace(options, lines=True))
