@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.target import Case, Pool, Seeded
+from difftest.target import Case, Family, Pool, Seeded
 
 Tensor = torch.Tensor
 Row = dict[str, Any]
@@ -935,6 +935,13 @@ def cases_from(
         rows += pairwise(axes, single)
         for turn in range(1, covers):
             rows += pairwise(axes, rows[:1], turn)
+    family = Family(
+        name,
+        axes,
+        build,
+        contract if callable(contract) else lambda row: contract,
+        allowed or (lambda row: True),
+    )
     made = 0
     labels: set[str] = set()
     for row in rows:
@@ -952,6 +959,7 @@ def cases_from(
             _Build(build, row, name, label),
             contract=contract if isinstance(contract, bool) else contract(row),
             axes={axis: text(value) for axis, value in row.items()},
+            family=family,
         )
 
 

@@ -26,6 +26,7 @@ from difftest.errors import NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
 from difftest.lift.lines import exercise
+from difftest.lift.numbers import code_numbers
 from difftest.record import cases as recordings
 from difftest.record.casefile import SUFFIX, read_case
 from difftest.result import (
@@ -58,7 +59,7 @@ class RunOptions:
         base, heads: trees, as :func:`difftest.trees.open_tree` takes them.
         repo: git repository for revisions; the one around the current folder when None.
         targets: names, globs or raw symbols; all targets when empty.
-        cases: kinds of cases to run, of :data:`CASE_KINDS`; all kinds when empty.
+        cases: kinds of cases to run, of :data:`CASE_KINDS`; grid and recorded ones when empty.
         case: run only the case with this id (or a prefix of it), or that of this case file.
         budget: seconds for the whole run, examples: cases per target; no limit when None.
         execute_same: run targets whose code is the same in both arms too (`--all`).
@@ -315,11 +316,16 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     ways = slots if len(todo) < slots * 2 and not single else 1
     for position in todo:
         item = state.planned[position]
-        for share in range(ways):
+        jobs: list[tuple[int, int, dict[str, Any] | None]] = [(share, ways, None) for share in range(ways)]
+        if options.cases == ("fuzz",):
+            jobs = []
+        if "fuzz" in options.cases:  # never shared out: what is drawn does not depend on how many cores there are
+            jobs.append((0, 1, _fuzz_of(state, item)))
+        for share, total, fuzz in jobs:
             symbols = (item.base.symbol or "", item.head.symbol or "")
             labels = ("base", state.heads[item.head_index].label)
             timeout = options.timeout or item.outline.timeout
-            unit = Unit(len(units), item.outline.name, symbols, labels, (share, ways), timeout, position)
+            unit = Unit(len(units), item.outline.name, symbols, labels, (share, total), timeout, position, fuzz)
             units.append(unit)
             shares.setdefault(position, []).append(unit)
         state.observer.target(item.outline.name, 0)
@@ -333,6 +339,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         options.host,
         recorded=[path.resolve() for path in options.recorded],
         alone=state.alone,
+        fuzz="fuzz" in options.cases,
     )
 
     def finished(unit: Unit) -> None:
@@ -360,6 +367,13 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         finished,
         time.monotonic() + options.budget if options.budget else None,
     )
+
+
+def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:
+    """What the fuzz of a target is given."""
+    arms = ((state.base, item.base), (state.heads[item.head_index], item.head))
+    fresh, common = code_numbers((arm.tree.read, bound.closure) for arm, bound in arms if bound.closure is not None)
+    return {"numbers": [fresh, common], "database": {}}
 
 
 def _mode(item: Planned, device: str) -> str:
@@ -452,8 +466,10 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     notes += [f"{count} cases not measured: {text}" for text, count in unmeasured.most_common(5)]
     if counts["left_out"]:
         notes.append(f"{counts['left_out']} cases were left out: only those {options.contract} the contract were run")
-    if counts["cut"]:
+    if counts["cut"] and not all(u.fuzz for u in units):
         notes.append("the time budget ended before all cases were run")
+    if counts["no_strategy"] and verdict is not Verdict.UNMEASURED:
+        notes.append("not fuzzed: its cases are not made from axes, and it has no `fuzz` strategy")
     return TargetResult(
         name=item.outline.name,
         head=state.options.heads[item.head_index],
@@ -539,6 +555,8 @@ def _no_cases(options: RunOptions, counts: Counter[str]) -> str:
         return f"no case has the id {options.case}"
     if counts["left_out"]:
         return f"no case is {options.contract} the contract"
+    if counts["no_strategy"]:
+        return "nothing to draw cases from: the target's cases are not made from axes, and it has no `fuzz` strategy"
     kinds = f" of kind {', '.join(options.cases)}" if options.cases else ""
     return f"zero cases{kinds}: nothing was compared"
 

@@ -6,7 +6,7 @@ from the pool, by name, what it asks for, so signatures may drift between the ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -96,6 +96,25 @@ class Recorded(Protocol):
 
 
 @dataclass(frozen=True)
+class Family:
+    """What cases of one kind are made from, so that a fuzz can draw further ones.
+
+    Attributes:
+        name: keys the streams of numbers; the target's name.
+        axes: values by axis, the plain one first.
+        build: makes the pool of a row (a value by axis) out of a stream of numbers.
+        contract: whether a row is inside the target's contract.
+        allowed: which rows make sense.
+    """
+
+    name: str
+    axes: Mapping[str, Sequence[Any]]
+    build: Callable[[dict[str, Any], Any], Pool]
+    contract: Callable[[dict[str, Any]], bool]
+    allowed: Callable[[dict[str, Any]], bool]
+
+
+@dataclass(frozen=True)
 class Case:
     """One set of inputs.
 
@@ -108,6 +127,7 @@ class Case:
         axes: the values of the axes it was made from, for coverage reports.
         recorded: of a recorded call, what else is known of it. Its pool is made anew for each call instead of copied,
             since memory may be shared between tensors and arrays.
+        family: of a case made from axes, what it was made from.
     """
 
     label: str
@@ -116,6 +136,7 @@ class Case:
     source: str = "grid"
     axes: Mapping[str, str] = field(default_factory=dict)
     recorded: Recorded | None = None
+    family: Family | None = None
 
 
 class Arm(Protocol):
@@ -254,6 +275,8 @@ class Target:
         relations: what must hold between calls of one arm on related inputs.
         oracle: a third opinion: when the arms differ, it says which one is right.
         timeout: seconds one call may take before it counts as hanging.
+        fuzz: a Hypothesis strategy of :class:`Case` for `--cases fuzz`. Without one, cases are drawn from the axes of
+            the families that `cases` names.
     """
 
     name: str
@@ -268,3 +291,4 @@ class Target:
     relations: tuple[Relation, ...] = ()
     oracle: Oracle | None = None
     timeout: float = 20.0
+    fuzz: Callable[[], Any] | None = None

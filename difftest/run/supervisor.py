@@ -45,7 +45,13 @@ _KEPT_VARIABLES = (
 
 @dataclass
 class Unit:
-    """A share of one target's cases, and what came of it so far."""
+    """A share of one target's cases, and what came of it so far.
+
+    Attributes:
+        fuzz: of a fuzz, the `numbers` to favour and the `database` of choices, hex values by hex key; None else.
+        memory: what a fuzz needs to know again when its child has died.
+        written: what the fuzz did to its database: (`save` or `delete`, key, value).
+    """
 
     number: int
     target: str
@@ -54,6 +60,9 @@ class Unit:
     share: tuple[int, int]
     timeout: float
     planned: Any = None
+    fuzz: dict[str, Any] | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+    written: list[tuple[str, str, str]] = field(default_factory=list)
     start: int = 0
     until: int | None = None
     dead: dict[int, list[Any]] = field(default_factory=dict)
@@ -169,6 +178,7 @@ class Supervisor:
         readable: Sequence[Path] = (),
         recorded: Sequence[Path] = (),
         alone: bool = False,
+        fuzz: bool = False,
     ) -> None:
         """Tell the worker what the run is about; returns at once, the worker may still be importing torch.
 
@@ -176,6 +186,7 @@ class Supervisor:
             readable: further files and folders that the case files read.
             recorded: captures and case files.
             alone: of targets that case files are for, run only the cases of the files.
+            fuzz: cases will be drawn.
 
         Raises:
             DifftestError: the worker is gone.
@@ -193,6 +204,7 @@ class Supervisor:
             "readable": [*(arm["folder"] for arm in arms.values()), *map(str, (*readable, *recorded))],
             "recorded": [str(path) for path in recorded],
             "alone": alone,
+            "fuzz": fuzz,
             "writable": [str(self.scratch / "home"), *(arm["triton_cache"] for arm in arms.values())],
         }
         try:
@@ -351,6 +363,8 @@ class _Loop:
             )
         unit.slowest = max(unit.slowest, message["slowest"])
         unit.notes += message["notes"]
+        unit.memory = message.get("memory", {})
+        unit.written += [(str(what), str(key), str(value)) for what, key, value in message.get("database", ())]
         self.progress(unit, message["counts"].get("executed", 0))
         if message["next"] is None:
             self.complete(slot, unit, message["leaving"])
@@ -398,6 +412,8 @@ class _Loop:
                         "start": unit.start,
                         "until": unit.until,
                         "dead": unit.dead,
+                        "fuzz": unit.fuzz,
+                        "memory": unit.memory,
                         "options": self.options,
                     }
                 }

@@ -428,7 +428,7 @@ class UnitRun:
                     "contract": case.contract,
                     "size": item.size,
                     "label": case.label,
-                    "request": item.index[0] if item.index and _root(item.leaf) in self.target.rows else None,
+                    "request": item.index[0] if item.index and root_of(item.leaf) in self.target.rows else None,
                     "detail": [line[:400] for line in item.detail],
                 }
             )
@@ -461,6 +461,7 @@ class UnitRun:
                 "recorded": self.recordings.flush(),
                 "notes": self.notes + self.recordings.take_notes(),
                 "leaving": leaving,
+                **self.more(),
             }
         )
         self.notes = []
@@ -469,6 +470,10 @@ class UnitRun:
         self.sources, self.axes = Counter(), Counter()
         if self.checks is not None:
             self.checks.counts = {}
+
+    def more(self) -> dict[str, Any]:
+        """What a kind of unit has to tell beyond this."""
+        return {}
 
 
 def _same(one: Outcome | NotCalled, other: Outcome | NotCalled) -> bool:
@@ -502,7 +507,8 @@ def _has_checks(target: Target) -> bool:
     return bool(target.invariants or target.relations)
 
 
-def _root(leaf: str) -> str:
+def root_of(leaf: str) -> str:
+    """The output or input that a leaf is part of."""
     return leaf.split("[")[0]
 
 

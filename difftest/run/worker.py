@@ -64,6 +64,9 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
             recorded = [Path(path) for path in setup["recorded"]]
             targets |= cases.targets(recorded, setup["device"], targets, setup["alone"])
         # Everything the children need, imported once here.
+        if setup["fuzz"]:
+            import difftest.cases.strategies
+            import difftest.run.fuzzing
         import difftest.run.canary
         import difftest.run.unit  # noqa: F401
         from difftest.run.guard import Guard
@@ -276,12 +279,10 @@ class Child:
 
     def handle(self, message: dict[str, Any]) -> None:
         """Do what the supervisor asks."""
-        from difftest.run.unit import UnitRun
-
         if "unit" not in message:
             return
         try:
-            UnitRun(self, message["unit"]).run()
+            self.unit(message["unit"]).run()
         except MemoryError:
             raise
         except DifftestError as error:
@@ -293,6 +294,15 @@ class Child:
             text = f"{type(error).__name__}: {error}"
             self.channel.send({"fault": message["unit"]["number"], "error": text, "where": where})
             self.exit(0)  # whatever made it fail must not reach the next target
+
+    def unit(self, unit: dict[str, Any]) -> Any:
+        if unit["fuzz"] is not None:
+            from difftest.run.fuzzing import FuzzRun
+
+            return FuzzRun(self, unit)
+        from difftest.run.unit import UnitRun
+
+        return UnitRun(self, unit)
 
     def scrub(self, text: str) -> str:
         """Take out of a message what differs between the arms by name only."""
