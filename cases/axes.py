@@ -243,7 +243,8 @@ def same_rows(tensor: Tensor, layout: str = "expanded") -> Tensor:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The bytes of a tensor's values in row-major order, uint8."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    # A tensor of one element is contiguous whatever its strides are, and a view of another width wants a stride of 1.
+    return tensor.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def guarded(tensor: Tensor, before: int = 1, after: int = 1, fill: float | bool | None = None) -> Tensor:

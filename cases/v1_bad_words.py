@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.target import Case, Pool, Target
 
 _MODULE = "vllm.v1.sample.ops.bad_words:"
@@ -194,12 +194,24 @@ def _single_cases() -> Iterator[Case]:
 
 
 TARGETS = (
-    Target(name="v1.bad_words", symbols=(f"{_MODULE}apply_bad_words",), cases=_cases, rows=("logits",)),
+    Target(
+        name="v1.bad_words",
+        symbols=(f"{_MODULE}apply_bad_words",),
+        cases=_cases,
+        rows=("logits",),
+        invariants=(relations.filters("logits"),),
+        relations=(
+            *relations.of_rows(("logits", "bad_words_token_ids", "past_tokens_ids"), ("logits",)),
+            relations.relaid("logits", ("logits",)),
+        ),
+    ),
     Target(
         name="v1.bad_words_with_drafts",
         symbols=(f"{_MODULE}apply_bad_words_with_drafts",),
         cases=_draft_cases,
         rows=("logits",),
+        invariants=(relations.filters("logits"),),
+        relations=(relations.relaid("logits", ("logits",)),),
     ),
     Target(
         name="v1.bad_words_of_one_request",

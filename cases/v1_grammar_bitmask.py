@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -128,6 +128,16 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     return Call(function, kwargs=arm.bind(function, given))
 
 
+def _reordered(pool: Pool) -> Pool | None:
+    """The scheduler's requests from the last to the first, with their mask rows."""
+    counts = [1 + len(pool["scheduled_spec_decode_tokens"].get(name, ())) for name in pool["structured"]]
+    if len(counts) < 2:
+        return None
+    starts = np.cumsum([0, *counts])
+    rows = [row for i in reversed(range(len(counts))) for row in range(starts[i], starts[i + 1])]
+    return {"structured": pool["structured"][::-1], "grammar_bitmask": pool["grammar_bitmask"][rows]}
+
+
 TARGETS = (
     Target(
         name="v1.apply_grammar_bitmask",
@@ -135,5 +145,12 @@ TARGETS = (
         cases=cases,
         prepare=prepare,
         rows=("logits",),
+        invariants=(relations.filters("logits"),),
+        relations=(
+            relations.same_with(
+                "requests in another order of the scheduler have the same masks", _reordered, ("logits",)
+            ),
+            relations.relaid("logits", ("logits",)),
+        ),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.target import Case, Pool, Target
 
 COUNT = "vllm.v1.sample.ops.logprobs:batched_count_greater_than"
@@ -97,5 +97,7 @@ TARGETS = (
         cases=_cases,
         shapes=shapes.by_batch_and_vocabulary(_shape, 5_000_000),
         rows=("return", "x", "values"),
+        invariants=(relations.unchanged("x", "values"),),
+        relations=(*relations.of_rows(("x", "values")), relations.relaid("x")),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.target import Case, Pool, Target
 
 APPLY_ALL = "vllm.v1.sample.ops.penalties:apply_all_penalties"
@@ -148,6 +148,24 @@ def _tensor_shape(batch: int, vocabulary: int, number: int) -> Pool:
     return pool
 
 
+_ROWS = (
+    *("logits", "prompt_token_ids", "prompt_tokens_tensor", "output_token_ids", "output_tokens_tensor"),
+    *("presence_penalties", "frequency_penalties", "repetition_penalties"),
+)
+
+
+def _off(pool: Pool) -> torch.Tensor:
+    none = (pool["presence_penalties"] == 0) & (pool["frequency_penalties"] == 0)
+    made: torch.Tensor = none & (pool["repetition_penalties"] == 1)
+    return made
+
+
+_INVARIANTS = (
+    relations.unchanged("prompt_token_ids", "presence_penalties", "frequency_penalties", "repetition_penalties"),
+    relations.off_rows("logits", _off, "no penalty"),
+)
+_RELATIONS = (*relations.of_rows(_ROWS, ("logits",)), relations.relaid("logits", ("logits",)))
+
 TARGETS = (
     Target(
         name="v1.penalties",
@@ -155,6 +173,8 @@ TARGETS = (
         cases=_cases,
         shapes=shapes.by_batch_and_vocabulary(_shape, 1_300_000),
         rows=("return", "logits"),
+        invariants=_INVARIANTS,
+        relations=_RELATIONS,
     ),
     Target(
         name="v1.penalties_of_tensors",
@@ -162,5 +182,7 @@ TARGETS = (
         cases=_tensor_cases,
         shapes=shapes.by_batch_and_vocabulary(_tensor_shape, 1_300_000),
         rows=("return", "logits"),
+        invariants=_INVARIANTS,
+        relations=_RELATIONS,
     ),
 )

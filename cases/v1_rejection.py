@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import METADATA as SAMPLING_METADATA
 from difftest.cases.v1_metadata import PROCESSORS
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Shape, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Shape, Target
 
 MODULE = "vllm.v1.sample.rejection_sampler:"
 CONSTRAINTS = (f"{MODULE}apply_sampling_constraints", f"{MODULE}compute_probs")
@@ -564,6 +564,73 @@ def _sample_shapes(name: str) -> Iterator[Shape]:
                     )
 
 
+# -- what holds of each call -----------------------------------------------------------------------------------------
+
+
+def _possible(given: Pool, after: Pool, result: Any) -> str | None:
+    """Ids, then placeholders; each id in the vocabulary and, but for the bonus, possible in its row."""
+    logits, counts = given["target_logits"], given["num_draft_tokens"]
+    vocab, start = logits.shape[1], 0
+    for request, row in enumerate((result[0] if isinstance(result, list) else result).tolist()):
+        ids = [token for token in row if token != -1]
+        if row[: len(ids)] != ids or len(ids) > counts[request] + 1:
+            return f"request {request} has {row} for {counts[request]} drafts"
+        for place, token in enumerate(ids):
+            if not 0 <= token < vocab:
+                return f"request {request} has id {token} of {vocab}"
+            weights = logits[start + place] if place < counts[request] and "synthetic_mode" not in given else None
+            if weights is not None and weights[token] == -axes.INF and (weights > -axes.INF).any():
+                return f"request {request} has id {token}, which is impossible in its row {place}"
+        start += counts[request]
+    return None
+
+
+def _recovers(given: Pool, after: Pool, result: Any) -> str | None:
+    """An id that the draft had too often is not recovered; where nothing is left, any id of the vocabulary will do."""
+    target, draft = given["target_probs"], given["draft_probs"]
+    ids = (result[0] if isinstance(result, list) else result).long()
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < target.shape[1]:
+        return f"ids from {int(ids.min())} to {int(ids.max())} of {target.shape[1]}"
+    if draft is None:
+        left = target.clone()
+        drafted = given["draft_token_ids"].long()
+        known = (drafted >= 0) & (drafted < target.shape[1])
+        left[torch.arange(len(drafted))[known], drafted[known]] = 0
+    else:
+        left = target - draft
+    # A weight below the smallest normal number may become 0 on the way.
+    wrong = (left > 2.0**-126).any(1) & (left.gather(1, ids[:, None]).reshape(-1) <= 0)
+    return f"row {int(wrong.nonzero()[0])} recovers an id that has nothing left" if wrong.any() else None
+
+
+def _reversed(pool: Pool) -> Pool | None:
+    """The requests from the last to the first, with their drafts, where no draw depends on the order."""
+    counts, size = pool["num_draft_tokens"], len(pool["num_draft_tokens"])
+    own = (pool["all_greedy"] and "synthetic_mode" not in pool) or len(pool["generators"]) == size
+    if size < 2 or pool["steps"] > 1 or not own:
+        return None
+    order = list(reversed(range(size)))
+    rows = [sum(counts[:request]) + place for request in order for place in range(counts[request])]
+    requests = ("num_draft_tokens", "bonus_token_ids", "temperature", "generators")
+    return {
+        **pool,
+        **{name: relations.take(pool[name], rows) for name in ("draft_token_ids", "draft_probs", "target_logits")},
+        **{name: relations.take(pool[name], order) for name in requests},
+        "cu_num_draft_tokens": cumulative(counts[::-1]),
+    }
+
+
+def _reversed_alike(pool: Pool, result: Any, other_pool: Pool, other_result: Any) -> str | None:
+    said: str | None = relations.unlike(result.flip(0), other_result, "return")
+    return said
+
+
+def _greedy_with_other_seeds(pool: Pool) -> Pool | None:
+    if not pool["all_greedy"] or "synthetic_mode" in pool or not pool["generators"]:
+        return None
+    return {"generators": relations.other_seeds(pool["generators"])}
+
+
 TARGETS = (
     Target(
         name="v1.rejection_sample",
@@ -574,6 +641,14 @@ TARGETS = (
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,
         rows=("return", "bonus_token_ids"),
+        invariants=(
+            Invariant("a committed id is in the vocabulary and possible", _possible),
+            relations.unchanged("draft_token_ids", "draft_probs", "bonus_token_ids", "cu_num_draft_tokens"),
+        ),
+        relations=(
+            Relation("requests in another order have the same results", _reversed, _reversed_alike, every=30),
+            relations.same_with("a greedy batch has no use for seeds", _greedy_with_other_seeds, every=30),
+        ),
     ),
     Target(
         name="v1.sample_recovered_tokens",
@@ -582,6 +657,10 @@ TARGETS = (
         prepare=prepare_recovered,
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY),
         triton=True,
+        invariants=(
+            Invariant("a recovered id is in the vocabulary and possible", _recovers),
+            relations.unchanged("draft_token_ids", "draft_probs", "target_probs"),
+        ),
     ),
     Target(
         name="v1.generate_uniform_probs",

@@ -24,7 +24,7 @@ from difftest.cases.v1_rejection import (
     require,
     row_of,
 )
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Target
 
 BATCH = 3
 MOST_DRAFTS = 3
@@ -410,6 +410,21 @@ def prepare_expand(arm: Arm, pool: Pool) -> Call:
     return launch(arm, pool, "expand_kernel", grid=(len(pool["cu_num_tokens_ptr"]),))
 
 
+def _accepts(given: Pool, after: Pool, result: Any) -> str | None:
+    """A draft is in the output although the target gives it no probability; recovered ids are given."""
+    ends, ids = given["cu_num_draft_tokens_ptr"].tolist(), given["draft_token_ids_ptr"].tolist()
+    target, recovered = given["target_probs_ptr"], given["recovered_token_ids_ptr"].tolist()
+    if given["SYNTHETIC_MODE"]:
+        return None
+    for request, row in enumerate(after["output_token_ids_ptr"].tolist()):
+        start = ends[request - 1] if request else 0
+        for place in range(start, ends[request]):
+            token = row[place - start]
+            if token == ids[place] != recovered[place] and token >= 0 and target[place, token] == 0:
+                return f"request {request} accepts id {token}, which has probability 0"
+    return None
+
+
 TARGETS = (
     Target(
         name="v1.rejection_greedy_sample_kernel",
@@ -426,6 +441,7 @@ TARGETS = (
         prepare=prepare_random,
         triton=True,
         rows=("output_token_ids_ptr",),
+        invariants=(Invariant("an accepted draft is possible", _accepts),),
     ),
     Target(
         name="v1.sample_recovered_tokens_kernel",

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Prepare, Shape, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Prepare, Relation, Shape, Target
 
 SAMPLER = "vllm.v1.sample.sampler:Sampler"
 _TOP_K_TOP_P = metadata.PLATFORM_USER
@@ -584,6 +584,8 @@ def _target(
     triton: bool = False,
     builds_metadata: bool = False,
     timed: Callable[[str], Iterator[Shape]] | None = None,
+    invariants: tuple[Invariant, ...] = (),
+    related: tuple[Relation, ...] = (),
 ) -> Target:
     return Target(
         name=f"v1.sampler.{method}",
@@ -599,6 +601,8 @@ def _target(
         triton=triton,
         shapes=timed,
         rows=rows,
+        invariants=invariants,
+        relations=related,
         timeout=60.0,
     )
 
@@ -619,6 +623,20 @@ def _gather_shape(batch: int, vocabulary: int, number: int) -> Pool:
     }
 
 
+def _as_is(pool: Pool) -> torch.Tensor:
+    """Rows whose temperature does nothing."""
+    made: torch.Tensor = (pool["temp"] == 1) | ((pool["temp"] < _EPSILON) & (not pool["all_random"]))
+    return made
+
+
+def _reseeded(pool: Pool) -> Pool | None:
+    if not pool["all_greedy"] or not pool["generators"]:
+        return None
+    return {"generators": relations.other_seeds(pool["generators"])}
+
+
+_GREEDY = relations.same_with("a greedy batch has no use for seeds", _reseeded)
+
 TARGETS = (
     _target(
         "forward",
@@ -627,8 +645,17 @@ TARGETS = (
         ("logits",),
         True,
         True,
+        related=(_GREEDY,),
     ),
-    _target("sample", _sample_cases, _prepare_step("sample", _tokens_and_logprobs), ("logits",), True, True),
+    _target(
+        "sample",
+        _sample_cases,
+        _prepare_step("sample", _tokens_and_logprobs),
+        ("logits",),
+        True,
+        True,
+        related=(_GREEDY,),
+    ),
     _target(
         "apply_logits_processors",
         _processor_cases,
@@ -642,6 +669,8 @@ TARGETS = (
         _part("apply_temperature"),
         ("return", "logits", "temp"),
         timed=shapes.by_batch_and_vocabulary(_temperature_shape, 10_000_000),
+        invariants=(relations.unchanged("temp"), relations.off_rows("return", _as_is, "temperature 1 or greedy")),
+        related=(*relations.of_rows(("logits", "temp")), relations.relaid("logits")),
     ),
     _target(
         "greedy_sample",
@@ -649,6 +678,8 @@ TARGETS = (
         _part("greedy_sample"),
         ("return", "logits"),
         timed=shapes.by_batch_and_vocabulary(_logits_shape, 10_000_000),
+        invariants=(relations.emitted("logits", -axes.INF), relations.unchanged("logits")),
+        related=(*relations.of_rows(("logits",)), relations.relaid("logits")),
     ),
     _target(
         "compute_logprobs",
@@ -656,6 +687,8 @@ TARGETS = (
         _part("compute_logprobs"),
         ("return", "logits"),
         timed=shapes.by_batch_and_vocabulary(_logits_shape, 5_000_000),
+        invariants=(relations.unchanged("logits"),),
+        related=(*relations.of_rows(("logits",)), relations.relaid("logits")),
     ),
     _target(
         "gather_logprobs",
@@ -663,6 +696,8 @@ TARGETS = (
         _part("gather_logprobs"),
         ("logprobs",),
         timed=shapes.by_batch_and_vocabulary(_gather_shape, 2_500_000),
+        invariants=(relations.unchanged("logprobs", "token_ids"),),
+        related=(*relations.of_rows(("logprobs", "token_ids")), relations.relaid("logprobs")),
     ),
     _target(
         "gather_specific_token_logprobs",

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -426,6 +426,17 @@ def _sample_shape(batch: int, vocabulary: int, number: int) -> Pool:
     return {"probs": probs, "generators": {}, "use_fp64_gumbel": False, "calls": 1}
 
 
+def _all_seeded(pool: Pool) -> bool:
+    """The order of the batch is that of the draws otherwise."""
+    return pool["calls"] == 1 and len(pool["generators"]) == len(pool["probs"])
+
+
+_FILTERS = (
+    relations.filters("return"),
+    relations.keeps_the_likeliest("return"),
+    relations.unchanged("k", "p"),
+)
+
 TARGETS = (
     Target(
         name="v1.top_k_top_p",
@@ -442,6 +453,12 @@ TARGETS = (
         cases=_pytorch_cases,
         shapes=shapes.by_batch_and_vocabulary(_filter_shape, 310_000),
         rows=("return", "logits"),
+        invariants=_FILTERS,
+        relations=(
+            *relations.of_rows(("logits", "k", "p")),
+            relations.relaid("logits"),
+            *relations.no_filter(),
+        ),
     ),
     Target(
         name="v1.top_k_only",
@@ -449,6 +466,8 @@ TARGETS = (
         cases=_top_k_cases,
         shapes=shapes.by_batch_and_vocabulary(_top_k_shape, 2_500_000),
         rows=("return", "logits"),
+        invariants=_FILTERS[:2],
+        relations=(*relations.of_rows(("logits", "k")), relations.relaid("logits")),
     ),
     Target(
         name="v1.top_k_top_p_triton",
@@ -457,6 +476,12 @@ TARGETS = (
         shapes=shapes.by_batch_and_vocabulary(_filter_shape, 80_000_000),
         triton=True,
         rows=("return", "logits"),
+        invariants=_FILTERS,
+        relations=(
+            relations.permuted(("logits", "k", "p"), every=30),
+            relations.alone(("logits", "k", "p"), every=30),
+            relations.relaid("logits", every=30),
+        ),
         timeout=60.0,
     ),
     Target(
@@ -466,12 +491,16 @@ TARGETS = (
         prepare=_prepare_sample,
         shapes=shapes.by_batch_and_vocabulary(_sample_shape, 2_500_000),
         rows=("probs",),
+        invariants=(relations.emitted("probs", 0.0, lambda result: result[0]),),
+        relations=relations.of_rows(("probs", "generators"), ("return.0",), _all_seeded),
     ),
     Target(
         name="v1.sample_with_noise",
         symbols=(f"{_MODULE}sample_with_exponential_noise",),
         cases=_noise_cases,
         rows=("return", "probs", "q"),
+        invariants=(relations.emitted("probs", 0.0),),
+        relations=(*relations.of_rows(("probs", "q")), relations.relaid("probs")),
     ),
     Target(
         name="v1.compiled_random_sample",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, by_name, guarded_logits, rows_of
 from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
@@ -233,7 +233,26 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
 
 
 TARGETS = (
-    Target("v2.apply_bad_words", (APPLY_BAD_WORDS,), cases, by_name(APPLY_BAD_WORDS), triton=True, rows=("logits",)),
+    Target(
+        "v2.apply_bad_words",
+        (APPLY_BAD_WORDS,),
+        cases,
+        by_name(APPLY_BAD_WORDS),
+        triton=True,
+        rows=("logits",),
+        invariants=(
+            relations.filters("logits"),
+            relations.unchanged("bad_word_token_ids", "bad_word_offsets", "num_bad_words", "input_ids"),
+        ),
+        relations=(
+            relations.permuted(
+                ("logits", "expanded_idx_mapping", "expanded_local_pos", "input_ids"),
+                ("logits",),
+                lambda pool: not pool["expanded_local_pos"].any(),
+            ),
+            relations.relaid("logits", ("logits",)),
+        ),
+    ),
     Target(
         "v2.bad_words_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import (
     GPU,
@@ -279,6 +279,18 @@ def kernel_cases() -> Iterator[Case]:
     )
 
 
+def _row_temperatures(pool: Pool) -> torch.Tensor:
+    slots = pool["expanded_idx_mapping"].long()
+    return torch.where(slots < 0, 0.0, pool["temperature"][slots])
+
+
+def _other_seeds(pool: Pool) -> Pool | None:
+    """Other seeds and positions, where every request is greedy."""
+    if len(pool["pos"]) == 0 or (_row_temperatures(pool) != 0).any():
+        return None
+    return {"seed": pool["seed"] + 77, "pos": pool["pos"] + 5}
+
+
 TARGETS = (
     Target(
         "v2.gumbel_sample",
@@ -287,6 +299,15 @@ TARGETS = (
         prepare_sample,
         triton=True,
         rows=("return", "logits"),
+        invariants=(
+            relations.emitted("logits", -axes.INF),
+            relations.unchanged("logits", "temperature", "seed", "pos", "expanded_idx_mapping"),
+        ),
+        relations=(
+            *relations.of_rows(("logits", "expanded_idx_mapping", "pos", "logits_cache_col")),
+            relations.relaid("logits"),
+            relations.same_with("a greedy batch has no use for seeds", _other_seeds),
+        ),
     ),
     Target(
         "v2.apply_temperature",
@@ -298,6 +319,18 @@ TARGETS = (
         ),
         triton=True,
         rows=("logits",),
+        invariants=(
+            relations.unchanged("temperature", "expanded_idx_mapping"),
+            relations.off_rows(
+                "logits",
+                lambda pool: (_row_temperatures(pool) == 0) | (_row_temperatures(pool) == 1),
+                "temperature 0 or 1",
+            ),
+        ),
+        relations=(
+            *relations.of_rows(("logits", "expanded_idx_mapping"), ("logits",)),
+            relations.relaid("logits", ("logits",)),
+        ),
     ),
     Target("v2.gumbel_kernel", KERNEL, kernel_cases, prepare_kernel, triton=True, rows=("local_argmax", "local_max")),
 )

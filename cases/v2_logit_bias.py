@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, guarded_logits, map_rows
 from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
@@ -231,7 +231,19 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
 
 
 TARGETS = (
-    Target("v2.apply_logit_bias", (APPLY_LOGIT_BIAS,), cases, prepare, triton=True, rows=("logits",)),
+    Target(
+        "v2.apply_logit_bias",
+        (APPLY_LOGIT_BIAS,),
+        cases,
+        prepare,
+        triton=True,
+        rows=("logits",),
+        invariants=(relations.unchanged("pos", "allowed_token_ids", "logit_bias", "min_lens", "stop_token_ids"),),
+        relations=(
+            *relations.of_rows(("logits", "expanded_idx_mapping", "pos"), ("logits",)),
+            relations.relaid("logits", ("logits",)),
+        ),
+    ),
     Target(
         "v2.logit_bias_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
     ),

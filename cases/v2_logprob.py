@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, SLOTS, by_name, guarded_logits, map_rows
 from difftest.cases.v2_state import sampling_params
@@ -267,9 +267,31 @@ def prepare_ranks(arm: Arm, pool: Pool) -> Call:
     return Call(kernel[(3,)], kwargs=arm.bind(kernel.fn, vars(values)))
 
 
+_SCORES = ("return.logprob_token_ids", "return.logprobs", "return.selected_token_ranks")
+
 TARGETS = (
-    Target("v2.token_logprobs", TOKEN_LOGPROBS, token_cases, by_name(*TOKEN_LOGPROBS), triton=True, rows=("return",)),
-    Target("v2.topk_logprobs", TOPK, topk_cases, by_name(*TOPK), triton=True),
+    Target(
+        "v2.token_logprobs",
+        TOKEN_LOGPROBS,
+        token_cases,
+        by_name(*TOKEN_LOGPROBS),
+        triton=True,
+        rows=("return",),
+        invariants=(relations.unchanged("logits", "token_ids"),),
+        relations=(*relations.of_rows(("logits", "token_ids")), relations.relaid("logits")),
+    ),
+    Target(
+        "v2.topk_logprobs",
+        TOPK,
+        topk_cases,
+        by_name(*TOPK),
+        triton=True,
+        invariants=(relations.unchanged("logits", "sampled_token_ids"),),
+        relations=(
+            *relations.of_rows(("logits", "sampled_token_ids"), _SCORES, lambda pool: "cu_num_logits" not in pool),
+            relations.relaid("logits", _SCORES),
+        ),
+    ),
     Target("v2.topk_logits", TOPK[:1], topk_logits_cases, by_name(*TOPK[:1]), triton=True),
     Target(
         "v2.logprob_token_ids",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, MAPPINGS, map_rows, per_slot, takes
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -72,4 +72,37 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     return Call(function, kwargs=arm.bind(function, values, idx_mapping="expanded_idx_mapping"))
 
 
-TARGETS = (Target("v2.apply_min_p", APPLY_MIN_P, cases, prepare, triton=True, rows=("logits",)),)
+def _of_rows(pool: Pool) -> torch.Tensor:
+    made: torch.Tensor = pool["min_p"][pool["expanded_idx_mapping"].long()]
+    return made
+
+
+def _tiny(pool: Pool) -> Pool | None:
+    """A value so small that it shuts out nothing."""
+    off = pool["min_p"] is not None and bool((_of_rows(pool) == 0).all())
+    return {"min_p": torch.full_like(pool["min_p"], 2.0**-24)} if off and relations.likely(pool["logits"]) else None
+
+
+_ROWS = ("logits", "expanded_idx_mapping")
+
+TARGETS = (
+    Target(
+        "v2.apply_min_p",
+        APPLY_MIN_P,
+        cases,
+        prepare,
+        triton=True,
+        rows=("logits",),
+        invariants=(
+            relations.filters("logits"),
+            relations.keeps_the_likeliest("logits"),
+            relations.unchanged("min_p", "expanded_idx_mapping"),
+            relations.off_rows("logits", lambda pool: _of_rows(pool) == 0, "min-p of 0"),
+        ),
+        relations=(
+            *relations.of_rows(_ROWS, ("logits",)),
+            relations.relaid("logits", ("logits",)),
+            relations.same_with("min-p near 0 is none where every id is likely", _tiny, ("logits",)),
+        ),
+    ),
+)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, takes
 from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
@@ -350,8 +350,34 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
     return Call(life)
 
 
+def _off(pool: Pool) -> torch.Tensor:
+    slots = pool["expanded_idx_mapping"].long()
+    none = (pool["frequency_penalty"][slots] == 0) & (pool["presence_penalty"][slots] == 0)
+    made: torch.Tensor = none & (pool["repetition_penalty"][slots] == 1)
+    return made
+
+
 TARGETS = (
-    Target("v2.apply_penalties", APPLY_PENALTIES, cases, prepare, triton=True, rows=("logits",)),
+    Target(
+        "v2.apply_penalties",
+        APPLY_PENALTIES,
+        cases,
+        prepare,
+        triton=True,
+        rows=("logits",),
+        invariants=(
+            relations.unchanged("token_ids", "prompt_bin_mask", "output_bin_counts", "repetition_penalty"),
+            relations.off_rows("logits", _off, "no penalty"),
+        ),
+        relations=(
+            *relations.of_rows(
+                ("logits", "expanded_idx_mapping", "expanded_local_pos", "token_ids"),
+                ("logits",),
+                lambda pool: not pool["expanded_local_pos"].any(),
+            ),
+            relations.relaid("logits", ("logits",)),
+        ),
+    ),
     Target(
         "v2.penalties_and_temperature",
         (FUSED, *APPLY_PENALTIES),

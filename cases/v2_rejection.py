@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, INF, NAN, Row, Stream, guarded
 from difftest.cases.v2_batch import (
     GPU,
@@ -30,7 +30,7 @@ from difftest.cases.v2_batch import (
     takes,
 )
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Target
 
 SPEC = f"{GPU}.spec_decode"
 REJECTION_SAMPLE = (
@@ -481,8 +481,92 @@ def prepare_insert(arm: Arm, pool: Pool) -> Call:
     return launched
 
 
+# -- what holds of each call ---------------------------------------------------------------------------------------
+
+
+def committed(result: Any) -> list[list[int]]:
+    """The ids that each request committed."""
+    sampled, counts = result
+    return [row[:count] for row, count in zip(sampled.tolist(), counts.tolist(), strict=True)]
+
+
+def _possible(given: Pool, after: Pool, result: Any) -> str | None:
+    """Each id is in the vocabulary and possible in its row; as many as drafts and a bonus token at most."""
+    logits, first = given["target_logits"], given["cu_num_logits"].tolist()
+    vocab = logits.shape[1]
+    for request, ids in enumerate(committed(result)):
+        if not 1 <= len(ids) <= first[request + 1] - first[request]:
+            return f"request {request} commits {len(ids)} ids"
+        for place, token in enumerate(ids):
+            row = logits[first[request] + place]
+            if not 0 <= token < vocab:
+                return f"request {request} commits id {token} of {vocab}"
+            if row[token] == -INF and (row > -INF).any() and "synthetic_conditional_rates" not in given:
+                return f"request {request} commits id {token}, which is impossible in its row {place}"
+    return None
+
+
+INVARIANTS = (
+    Invariant("a committed id is in the vocabulary and possible", _possible),
+    relations.unchanged(
+        "target_logits", "draft_logits", "draft_sampled", "temperature", "seed", "pos", "cu_num_logits"
+    ),
+)
+
+
+def _reversed(pool: Pool) -> Pool | None:
+    """The requests from the last to the first, with their rows."""
+    first = pool["cu_num_logits"].tolist()
+    order = list(reversed(range(len(first) - 1)))
+    if len(order) < 2:
+        return None
+    rows = [row for request in order for row in range(first[request], first[request + 1])]
+    names = ("target_logits", "draft_sampled", "expanded_idx_mapping", "expanded_local_pos", "pos")
+    ends = [0]
+    for request in order:
+        ends.append(ends[-1] + first[request + 1] - first[request])
+    return {
+        **pool,
+        **{name: relations.take(pool[name], rows) for name in names},
+        "idx_mapping": pool["idx_mapping"].flip(0),
+        "cu_num_logits": torch.tensor(ends, dtype=torch.int32),
+    }
+
+
+def _reversed_alike(pool: Pool, result: Any, other_pool: Pool, other_result: Any) -> str | None:
+    said: str | None = relations.unlike(committed(result)[::-1], committed(other_result), "request")
+    return said
+
+
+def _greedy_with_other_seeds(pool: Pool) -> Pool | None:
+    greedy = (pool["temperature"][pool["idx_mapping"].long()] == 0).all()
+    drafts = len(pool["draft_sampled"]) - len(pool["idx_mapping"])
+    if not greedy or not drafts or "synthetic_conditional_rates" in pool:
+        return None
+    return {**pool, "seed": pool["seed"] + 77}
+
+
+def _alike(pool: Pool, result: Any, other_pool: Pool, other_result: Any) -> str | None:
+    said: str | None = relations.unlike(committed(result), committed(other_result), "request")
+    return said
+
+
+RELATIONS = (
+    Relation("requests in another order have the same results", _reversed, _reversed_alike, every=relations.EVERY),
+    Relation("a greedy batch has no use for seeds", _greedy_with_other_seeds, _alike, every=relations.EVERY),
+)
+
 TARGETS = (
-    Target("v2.rejection_sample", REJECTION_SAMPLE, cases, prepare, triton=True, rows=("return[0]", "return[1]")),
+    Target(
+        "v2.rejection_sample",
+        REJECTION_SAMPLE,
+        cases,
+        prepare,
+        triton=True,
+        rows=("return[0]", "return[1]"),
+        invariants=INVARIANTS,
+        relations=RELATIONS,
+    ),
     Target("v2.rejection_scores", REJECTION_SAMPLE, scores_cases, prepare_scores, triton=True),
     Target(
         "v2.rejection_block",
@@ -492,6 +576,8 @@ TARGETS = (
         uses=(REJECTION_SAMPLE[0],),
         triton=True,
         rows=("return[0]", "return[1]"),
+        invariants=INVARIANTS,
+        relations=RELATIONS,
     ),
     Target("v2.strict_rejection_sample", STRICT, strict_cases, _old(STRICT), triton=True),
     Target("v2.synthetic_rejection_sample", SYNTHETIC, synthetic_cases, _old(SYNTHETIC), triton=True),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, relations
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, guarded_logits, launch, takes
 from difftest.errors import ApiChange
@@ -252,7 +252,23 @@ def _prepare_kernel(symbol: str) -> Any:
 
 
 TARGETS = (
-    Target("v2.sampling_mask", (FROM_LOGITS,), cases, prepare, uses=(TENSORS,), triton=True),
+    Target(
+        "v2.sampling_mask",
+        (FROM_LOGITS,),
+        cases,
+        prepare,
+        uses=(TENSORS,),
+        triton=True,
+        invariants=(relations.unchanged("logits", "num_sampled_tokens"),),
+        relations=(
+            relations.permuted(
+                ("logits", "num_sampled_tokens"),
+                ("return.counts", "return.ids"),
+                lambda pool: bool((pool["num_sampled_tokens"] == 1).all()),
+            ),
+            relations.relaid("logits", ("return.counts", "return.ids")),
+        ),
+    ),
     Target(
         "v2.sampling_mask_lists",
         (TOLISTS,),

@@ -230,13 +230,15 @@ class Relation:
         other: makes the related inputs from a case's pool, or None where the relation says nothing about the case.
         broken: given the arm's pools after the two calls and the two return values (first pool, first result, other
             pool, other result), says in a line what breaks it, or None.
-        limit: how many cases a child checks it on, the first ones that it applies to.
+        limit: how many cases a child checks it on.
+        every: after a check, so many cases go by before the next one that it applies to is checked.
     """
 
     name: str
     other: Callable[[Pool], Pool | None]
     broken: Callable[[Pool, Any, Pool, Any], str | None]
     limit: int = 24
+    every: int = 1
 
 
 @dataclass(frozen=True)

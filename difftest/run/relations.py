@@ -31,6 +31,7 @@ class RelationChecks:
         self.call = call
         self.counts: dict[str, Counter[str]] = {}
         self._checked: Counter[str] = Counter()
+        self._resting: Counter[str] = Counter()
 
     def check(self, pool: Pool, live: tuple[Live, Live]) -> list[Difference]:
         """What head breaks and base does not, for one case inside the contract.
@@ -46,10 +47,14 @@ class RelationChecks:
         for relation in self.target.relations:
             if self._checked[relation.name] >= relation.limit or live[BASE] is None or live[HEAD] is None:
                 continue
+            self._resting[relation.name] -= 1
+            if self._resting[relation.name] > 0:
+                continue
             other = relation.other(pool)
             if other is None:
                 continue
             self._checked[relation.name] += 1
+            self._resting[relation.name] = relation.every
             said, measured = [], []
             for arm in (BASE, HEAD):
                 outcome, after = self.call(arm, other)

@@ -289,7 +289,7 @@ class UnitRun:
                 self.not_measured(f"not exercised: both arms raise {base.raised[0]}: {base.raised[1][:200]}")
                 return
         broken: list[Difference] = []
-        if self.checks is not None and case.contract:
+        if self.checks is not None and case.contract and case.recorded is None and not self.options.get("shapes"):
             self.index = index
             broken = self.checks.check(pool, (live[BASE], live[HEAD]))
         if base == head and not base_undefined and not head_undefined and not broken and not unsteady:
