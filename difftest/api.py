@@ -38,6 +38,7 @@ from difftest.result import (
     Verdict,
     overall,
 )
+from difftest.run.causes import Differing, find_causes
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
 from difftest.run.supervisor import Supervisor, Unit
 from difftest.trees import Tree, open_tree
@@ -48,6 +49,8 @@ RECORDED_COUNTS = (
     "calls", "exact", "repeats", "repeats_exact", "as_recorded", "not_as_recorded", "not_compared", "twins",
     "twins_apart",
 )  # fmt: skip
+EXPLAIN_SECONDS = 5.0
+"""The most that looking for causes adds to a run, for all its targets together."""
 CASE_KINDS = ("grid", "fuzz", "recorded")
 
 
@@ -70,6 +73,7 @@ class RunOptions:
         repeat: how often each recorded call is made in each arm; every time must be exact.
         lines: count which lines of each closure the cases execute (`--lines`); slower.
         expect: manifest of expected differences (:mod:`difftest.expect`).
+        explain: look for the cause of what differs, in at most :data:`EXPLAIN_SECONDS` in all.
         command: the command line, for the report.
     """
 
@@ -94,6 +98,7 @@ class RunOptions:
     repeat: int = 1
     lines: bool = False
     expect: Path | None = None
+    explain: bool = True
     cache: Path | None = None
     command: str = ""
 
@@ -348,25 +353,33 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
             state.results[position] = _executed(state, state.planned[position], shares[position])
             state.observer.finish(state.results[position])
 
+    unit_options = {
+        "kinds": list(options.cases),
+        "case": options.case,
+        "examples": options.examples,
+        "seconds": options.budget / len(todo) * min(slots, len(todo)) if options.budget else None,
+        "contract": options.contract,
+        "exceptions": options.exceptions,
+        "expect": [asdict(entry) for entry in state.expected],
+        "seed": options.seed,
+        "repeat": options.repeat,
+        "lines": options.lines,
+    }
     supervisor.run(
         units,
         arms,
-        {
-            "kinds": list(options.cases),
-            "case": options.case,
-            "examples": options.examples,
-            "seconds": options.budget / len(todo) * min(slots, len(todo)) if options.budget else None,
-            "contract": options.contract,
-            "exceptions": options.exceptions,
-            "expect": [asdict(entry) for entry in state.expected],
-            "seed": options.seed,
-            "repeat": options.repeat,
-            "lines": options.lines,
-        },
+        unit_options,
         lambda unit, done: state.observer.advance(unit.target, done),
         finished,
         time.monotonic() + options.budget if options.budget else None,
     )
+    differing = {
+        i: Differing(item := state.planned[i], shares[i], (state.base, state.heads[item.head_index]), result)
+        for i in todo
+        if (result := state.results[i]).verdict == Verdict.DIFFERENT
+    }
+    seconds = min(EXPLAIN_SECONDS, options.budget or EXPLAIN_SECONDS) if options.explain else None
+    state.results |= find_causes(differing, supervisor, unit_options, seconds)
 
 
 def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:

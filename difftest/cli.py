@@ -58,6 +58,7 @@ def cli() -> None:
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
 @click.option("--lines", is_flag=True, help="Say which lines of each target's code no case executes. Slower.")
 @click.option("--contract-only", is_flag=True, help="Leave out inputs that production never sends.")
+@click.option("--no-explain", is_flag=True, help="Do not look for the cause of what differs.")
 @click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 @click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
@@ -67,6 +68,7 @@ def run(
     cases: str | None,
     write_expect: Path | None,
     contract_only: bool,
+    no_explain: bool,
     **options: Any,
 ) -> int:
     """Run both versions on the same cases and report every difference."""
@@ -86,6 +88,7 @@ def run(
         heads=heads,
         cases=tuple(k for k in (cases or "").split(",") if k),
         contract="inside" if contract_only else "all",
+        explain=not no_explain,
         command=shlex.join(["difftest", *sys.argv[1:]]),
         **options,
     )

@@ -41,6 +41,19 @@ class Kind(StrEnum):
     INVARIANT = "invariant"
 
 
+class Likeness(StrEnum):
+    """How far apart the two values of a mismatch are, the nearest first. Information, never a pass."""
+
+    SIGN_OF_ZERO = "sign of zero"
+    NAN_PAYLOAD = "NaN payload"
+    ULP = "ulp"
+    SET_EQUAL = "set-equal"
+    SAME_NOISE = "same under fixed noise"
+    SAME_LAW = "same distribution"
+    OTHER_LAW = "different distribution"
+    DIFFERENT = "different"
+
+
 EXIT_CODES: Mapping[Verdict, int] = {
     Verdict.IDENTICAL: 0,
     Verdict.EXPECTED: 0,
@@ -88,6 +101,11 @@ class Mismatch:
         label: the case in words.
         request: the request (row) it belongs to, where known.
         detail: further lines: hex, neighbours, ulp distance, message.
+        likeness: a :class:`Likeness` value: how far apart the two values are.
+        byte: the first byte of the leaf's elements, row by row, that differs; None when that has no meaning.
+        base_hex, head_hex: bits of the first differing element, most significant first; empty when it is no number.
+        ulp, ulp_largest: distance in units in the last place, of the first and of the most distant differing pair of
+            finite floats; None when there is none.
     """
 
     case: str
@@ -102,6 +120,81 @@ class Mismatch:
     label: str = ""
     request: int | None = None
     detail: tuple[str, ...] = ()
+    likeness: str = Likeness.DIFFERENT
+    byte: int | None = None
+    base_hex: str = ""
+    head_hex: str = ""
+    ulp: float | None = None
+    ulp_largest: float | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Mismatches that seem to share a cause: they appear in the same cases.
+
+    Attributes:
+        kinds: kinds of its mismatches.
+        leaves: where they are, without indices: `return[][]`.
+        likeness: the class that all of them have; the farthest one when they differ.
+        cases: how many cases have them; `outside_contract` of these are outside the target's contract.
+        mismatches: how many mismatches it holds.
+        rules: what its cases have in common in their axes, in words, best first; empty when nothing was found.
+        lines: changed lines of head that each of its traced cases ran and no traced identical case did, as
+            `path:line`, at most :data:`GROUP_LINES`.
+        example: id of its first case; `label` is that case in words.
+        notes: what else was found of it: draws of each arm, what was tried.
+    """
+
+    kinds: tuple[str, ...]
+    leaves: tuple[str, ...]
+    likeness: str
+    cases: int
+    mismatches: int
+    example: str
+    label: str = ""
+    outside_contract: int = 0
+    rules: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChangedLine:
+    """A line of a changed definition.
+
+    Attributes:
+        sign: `-` in base only, `+` in head only, a space in both.
+        base, head: line numbers in the arm's file, 1-based; None where the arm does not have it.
+        text: the line, without its end.
+        ran: by which of the traced cases it was run: `differing`, `identical`, `both`, `none`, or empty when no case
+            was traced.
+    """
+
+    sign: str
+    base: int | None
+    head: int | None
+    text: str
+    ran: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A definition of the target's closure that the arms do not share.
+
+    Attributes:
+        symbol: `module:qualname`, of head where it has it.
+        status: `changed`, `added` or `removed`.
+        base_path, head_path: files inside the trees; empty where the arm does not have it.
+        lines: the changed lines with :data:`CONTEXT_LINES` around them, in order.
+        cut: how many further lines were left out.
+    """
+
+    symbol: str
+    status: str
+    base_path: str
+    head_path: str
+    lines: tuple[ChangedLine, ...]
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,6 +234,15 @@ class TargetResult:
             (what this rank and the lowest one recorded).
         notes: everything else the reader must know (eager torch.compile, stopped after crashes, ...).
         closure: per arm `{"digest", "pieces", "lines", "files"}`.
+        groups: the mismatches by what they seem to have in common, most cases first, at most :data:`GROUPS_SHOWN`.
+        changes: the definitions in which the arms' closures differ.
+        traced: how many cases were run once more to see which changed lines they run: `differing`, `identical`.
+        fixed_noise: what came of running both arms on the same noise; empty when it was not tried. Keys: `likeness`,
+            `cases`, `equal` (cases), `noises` (per case), `base_draws` and `head_draws` (per source, numbers drawn in
+            one call), `samples` and `samples_apart` (emitted tokens on the sampling pool), `said` (in words).
+        distribution: what came of sampling many times; empty when it was not tried. Keys: `likeness`, `samples` (per
+            arm), `vocabulary`, `smallest_effect` (total variation seen with 80 % power), `tests` (`name`, `statistic`,
+            `freedom`, `p`, `adjusted`), `said` (in words).
         seconds: wall time of the target.
     """
 
@@ -166,10 +268,18 @@ class TargetResult:
     recorded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     closure: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    changes: tuple[Change, ...] = ()
+    traced: Mapping[str, int] = field(default_factory=dict)
+    fixed_noise: Mapping[str, Any] = field(default_factory=dict)
+    distribution: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 MISMATCHES_SHOWN = 20
+GROUPS_SHOWN = 12
+GROUP_LINES = 12
+CONTEXT_LINES = 2
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def one(options: api.RunOptions, commit: str) -> SweptCommit:
     if not parent:
         return SweptCommit(commit, "", subject, Verdict.UNMEASURED, "no parent to compare with")
     try:
-        result = api.run(replace(options, base=parent, heads=(commit,), command=""))
+        result = api.run(replace(options, base=parent, heads=(commit,), command="", explain=False))
     except DifftestError as error:
         return SweptCommit(commit, parent, subject, Verdict.UNMEASURED, str(error))
     return SweptCommit(commit, parent, subject, result.verdict, result=result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,11 @@ _DEFINED = np.zeros(0, bool)
 
 @dataclass(frozen=True)
 class Difference:
-    """One leaf that differs in one way. Fields as in :class:`difftest.result.Mismatch`."""
+    """One leaf that differs in one way. Fields as in :class:`difftest.result.Mismatch`.
+
+    Attributes:
+        pair, at: the elements of the leaf in base and in head, and which of them differ, where it has elements.
+    """
 
     kind: Kind
     leaf: str
@@ -37,6 +41,8 @@ class Difference:
     count: int = 1
     size: int = 0
     detail: tuple[str, ...] = ()
+    pair: tuple[Elements, Elements] | None = field(default=None, compare=False, repr=False)
+    at: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
 
 
 def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | None]:
@@ -149,18 +155,7 @@ def _inputs(base: Any, head: Any, walker: _Walker, initial: Mapping[str, Frozen]
         for item in walker.take():
             kind = item.kind if item.kind in (Kind.RNG, Kind.UNDEFINED) else Kind.MUTATION
             who = "head leaves it unchanged" if name in left else "base leaves it unchanged"
-            found.append(
-                Difference(
-                    kind,
-                    item.leaf,
-                    item.base,
-                    item.head,
-                    item.index,
-                    item.count,
-                    item.size,
-                    (*item.detail, who),
-                )
-            )
+            found.append(replace(item, kind=kind, detail=(*item.detail, who)))
     return found
 
 
@@ -242,7 +237,12 @@ class _Walker:
         elif a[0] != b[0] or a[0] in ("reference", "opaque", "deep"):
             self.add(Kind.TYPE, path, short(a), short(b))
         else:
-            self.add(_scalar_kind(a, b), path, short(a), short(b), detail=_scalar_detail(a, b))
+            numbers = (_number(a), _number(b))
+            one = None if None in numbers else np.zeros(1, np.intp)
+            self.add(
+                _scalar_kind(a, b), path, short(a), short(b), detail=_scalar_detail(a, b),
+                pair=numbers if one is not None else None, at=one,
+            )  # fmt: skip
 
     def sequences(self, a: Frozen, b: Frozen, path: str) -> None:
         if a[1] != b[1]:
@@ -271,7 +271,7 @@ class _Walker:
                 self.add(
                     Kind.VALUE, path, str(left[first]), str(right[first]),
                     index=(first,), count=len(at), size=len(left),
-                    detail=(f"base {_some(a)}", f"head {_some(b)}"),
+                    detail=(f"base {_some(a)}", f"head {_some(b)}"), pair=_integers(left, right), at=np.array(at),
                 )  # fmt: skip
             return
         for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
@@ -358,7 +358,7 @@ class _Walker:
         detail += _neighbours(left, right, first)
         self.add(
             kind, path, left.text(first), right.text(first), index=left.index(first), count=len(at),
-            size=len(left.words), detail=tuple(detail),
+            size=len(left.words), detail=tuple(detail), pair=(left, right), at=at,
         )  # fmt: skip
 
     def values_across_dtypes(self, left: Elements, right: Elements, path: str) -> None:
@@ -431,6 +431,15 @@ def _differing_leaves(
                 yield from _differing_leaves(x, y, f"{path}[{i}]")
             return
     yield path, a, b
+
+
+def _integers(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[Elements, Elements] | None:
+    """Two lists of ints as arrays; None when one of them is beyond 64 bits."""
+    try:
+        pair = [np.array(side, np.int64).view(np.uint8).reshape(-1, 8) for side in (left, right)]
+    except OverflowError:
+        return None
+    return Elements(pair[0], "<i8", (len(left),)), Elements(pair[1], "<i8", (len(right),))
 
 
 def _items(frozen: Frozen) -> tuple[Frozen, ...]:

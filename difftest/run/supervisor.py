@@ -51,6 +51,9 @@ class Unit:
         fuzz: of a fuzz, the `numbers` to favour and the `database` of choices, hex values by hex key; None else.
         memory: what a fuzz needs to know again when its child has died.
         written: what the fuzz did to its database: (`save` or `delete`, key, value).
+        explain: what :class:`difftest.run.explaining.Explanation` is to look into, None in a run; `explained`: what that
+            found.
+        told, alike: which cases differ in what way, and which are identical, by case index.
     """
 
     number: int
@@ -63,6 +66,10 @@ class Unit:
     fuzz: dict[str, Any] | None = None
     memory: dict[str, Any] = field(default_factory=dict)
     written: list[tuple[str, str, str]] = field(default_factory=list)
+    explain: dict[str, Any] | None = None
+    explained: dict[str, Any] = field(default_factory=dict)
+    told: list[list[Any]] = field(default_factory=list)
+    alike: list[int] = field(default_factory=list)
     start: int = 0
     until: int | None = None
     dead: dict[int, list[Any]] = field(default_factory=dict)
@@ -278,7 +285,7 @@ class _Loop:
         self.waiting = deque(units)
         self.units = {unit.number: unit for unit in units}
         self.running: dict[int, Unit] = {}
-        self.idle: set[int] = set()
+        self.idle: set[int] = set(supervisor.pids)  # of an earlier run, whose children are still there
         self.killed: dict[int, tuple[str, str]] = {}
         self.sent: dict[int, float] = {}
         self.hung: Counter[Any] = Counter()  # by planned target: all its shares run the same code
@@ -292,6 +299,7 @@ class _Loop:
             selector.register(supervisor.control.connection, selectors.EVENT_READ, -1)
             for slot, channel in enumerate(supervisor.children):
                 selector.register(channel.connection, selectors.EVENT_READ, slot)
+            self.dispatch()
             while self.left:
                 for key, _ in selector.select(0.1):
                     try:
@@ -337,6 +345,11 @@ class _Loop:
             self.complete(slot, unit, leaving=True)
         elif "result" in message:
             self.result(slot, message)
+        elif "explained" in message:
+            unit = self.units[message["explained"]]
+            unit.explained |= message["parts"]
+            if message["done"]:
+                self.complete(slot, unit)
         elif "stop" in message:
             raise DifftestError(message["stop"])
 
@@ -365,6 +378,8 @@ class _Loop:
         unit.notes += message["notes"]
         unit.memory = message.get("memory", {})
         unit.written += [(str(what), str(key), str(value)) for what, key, value in message.get("database", ())]
+        unit.told += message["told"]
+        unit.alike += message["alike"]
         self.progress(unit, message["counts"].get("executed", 0))
         if message["next"] is None:
             self.complete(slot, unit, message["leaving"])
@@ -414,6 +429,7 @@ class _Loop:
                         "dead": unit.dead,
                         "fuzz": unit.fuzz,
                         "memory": unit.memory,
+                        "explain": unit.explain,
                         "options": self.options,
                     }
                 }
@@ -455,7 +471,7 @@ class _Loop:
         with contextlib.suppress(BlockingIOError, EOFError, ValueError, LookupError, TypeError):
             while True:
                 for message in channel.arrived():
-                    if "result" in message or "fault" in message or "stop" in message:
+                    if not message.keys().isdisjoint(("result", "explained", "fault", "stop")):
                         self.from_child(slot, message)
         channel.drain()
         began = self.supervisor.pids.pop(slot, None) is not None
@@ -468,6 +484,14 @@ class _Loop:
             self.early_deaths += not began
             if self.early_deaths > MAX_DEATHS:
                 raise DifftestError(f"the worker's children end at once ({text}): {self.supervisor.last_words(slot)}")
+            return
+        if unit.explain is not None and not unit.deaths and state == BETWEEN and not unit.explained:
+            unit.deaths += 1  # the child had nothing of it yet: it ended for what it did before
+            self.waiting.appendleft(unit)
+            return
+        if unit.explain is not None:
+            unit.notes.append(f"looking for the cause ended early: a call {text}")
+            self.close(unit)
             return
         unit.deaths += 1
         self.hung[unit.planned] += kind is Kind.TIMEOUT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from difftest.call.freeze import Freezer
@@ -14,6 +15,7 @@ from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
+from difftest.explain.ladder import evidence, general_leaf, likeness
 from difftest.result import MISMATCHES_SHOWN, Kind
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
@@ -51,6 +53,8 @@ class UnitRun:
         self.mismatches: list[dict[str, Any]] = []
         self.unmeasured: Counter[str] = Counter()
         self.detailed = 0
+        self.told: Counter[tuple[str, str, str, int, bool]] = Counter()
+        self.alike: list[int] = []
         self.sources: Counter[str] = Counter()
         self.axes: Counter[tuple[str, str, str]] = Counter()
         self.expected = [
@@ -202,6 +206,7 @@ class UnitRun:
         ]
         if changed[HEAD] and not changed[BASE]:
             self.counts["identical"] -= 1
+            self.alike = [number for number in self.alike if number != index]
             text = "is overwritten by the next call"
             self.differs(index, case, identity, [Difference(Kind.ALIAS, "return", "keeps its value", text)])
 
@@ -296,7 +301,7 @@ class UnitRun:
             if lazy := _lazy(base.returned):
                 self.not_measured(f"the result is a {lazy}, whose content cannot be compared without using it up")
                 return
-            self.same(case)
+            self.same(index, case)
             self.earlier = (index, case, identity, live, (base.returned, head.returned))
             return
         initial = self.initial(case, pool, base, head)
@@ -313,7 +318,7 @@ class UnitRun:
         if unsteady and not found:
             found = [Difference(Kind.VALUE, "return", "the same each time", "not the same each time")]
         if not found:
-            self.same(case)
+            self.same(index, case)
             return
         if unsteady:
             note = f"head is not deterministic at {', '.join(unsteady[:3])}"
@@ -347,8 +352,9 @@ class UnitRun:
         said: str = opinion(expected, left, right)
         return said
 
-    def same(self, case: Case) -> None:
+    def same(self, index: int, case: Case) -> None:
         self.counts["identical"] += 1
+        self.alike.append(index)
         if case.recorded is not None:
             self.recordings.of(case)["exact"] += 1
 
@@ -409,12 +415,14 @@ class UnitRun:
         if not case.contract:
             self.counts["outside_contract"] += 1
         self.counts["mismatches"] += len(found)
-        for item in found:
+        alike = [likeness(item, self.target.rows) for item in found]
+        for item, name in zip(found, alike, strict=True):
             self.kinds[str(item.kind)] += 1
+            self.told[str(item.kind), general_leaf(item.leaf), str(name), index, case.contract] += 1
         if self.detailed >= _DETAILED_CASES:
             return
         self.detailed += 1
-        for item in found[:MISMATCHES_SHOWN]:
+        for item, name in zip(found[:MISMATCHES_SHOWN], alike, strict=False):
             self.mismatches.append(
                 {
                     "number": index,
@@ -430,6 +438,8 @@ class UnitRun:
                     "label": case.label,
                     "request": item.index[0] if item.index and root_of(item.leaf) in self.target.rows else None,
                     "detail": [line[:400] for line in item.detail],
+                    "likeness": str(name),
+                    **evidence(item),
                 }
             )
 
@@ -460,6 +470,8 @@ class UnitRun:
                 "slowest": self.slowest,
                 "recorded": self.recordings.flush(),
                 "notes": self.notes + self.recordings.take_notes(),
+                "told": [[*key[:4], count, key[4]] for key, count in self.told.items()],
+                "alike": self.alike,
                 "leaving": leaving,
                 **self.more(),
             }
@@ -468,6 +480,7 @@ class UnitRun:
         self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
         self.expected_used = Counter()
         self.sources, self.axes = Counter(), Counter()
+        self.told, self.alike = Counter(), []
         if self.checks is not None:
             self.checks.counts = {}
 
@@ -522,6 +535,4 @@ def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> 
 
 
 def _with_detail(item: Difference, note: str) -> Difference:
-    return Difference(
-        item.kind, item.leaf, item.base, item.head, item.index, item.count, item.size, (*item.detail, note)
-    )
+    return replace(item, detail=(*item.detail, note))

@@ -68,6 +68,7 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
             import difftest.cases.strategies
             import difftest.run.fuzzing
         import difftest.run.canary
+        import difftest.run.explaining
         import difftest.run.unit  # noqa: F401
         from difftest.run.guard import Guard
         from difftest.run.sandbox import python_paths
@@ -302,6 +303,10 @@ class Child:
             return FuzzRun(self, unit)
         from difftest.run.unit import UnitRun
 
+        if unit["explain"] is not None:
+            from difftest.run.explaining import Explanation
+
+            return Explanation(UnitRun(self, unit))
         return UnitRun(self, unit)
 
     def scrub(self, text: str) -> str:

@@ -1,0 +1,83 @@
+"""How far apart two differing values are: the ladder from a sign of zero to different. Pure; numpy only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from difftest.compare.arrays import Elements, ulps
+from difftest.compare.outcomes import Difference
+from difftest.result import Kind, Likeness
+
+ULPS = 16
+"""Values at most so many units in the last place apart, in every differing element, are of class `ulp`."""
+
+_INDEX = re.compile(r"\[\d+\]")
+
+
+def likeness(item: Difference, rows: Collection[str] = ()) -> Likeness:
+    """The class of one difference, as far as its two values alone say.
+
+    Args:
+        rows: names of outputs or inputs whose first axis is the request: in these, two requests that exchange their
+            values are not the same values in another order.
+    """
+    if item.kind is Kind.SIGN_OF_ZERO:
+        return Likeness.SIGN_OF_ZERO
+    if item.kind is Kind.NAN_PAYLOAD:
+        return Likeness.NAN_PAYLOAD
+    if item.pair is None or item.at is None or item.kind not in (Kind.VALUE, Kind.MUTATION):
+        return Likeness.DIFFERENT
+    base, head = item.pair
+    distance = ulps(base, head, item.at)
+    if distance is not None and len(distance) == len(item.at) and distance.max() <= ULPS:
+        return Likeness.ULP
+    by_request = item.leaf in rows and len(base.shape) == 1
+    if not by_request and _same_sets(base, head, item.at):
+        return Likeness.SET_EQUAL
+    return Likeness.DIFFERENT
+
+
+def evidence(item: Difference) -> dict[str, Any]:
+    """What a report shows of the first differing element: fields of :class:`difftest.result.Mismatch`."""
+    if item.pair is None or item.at is None or not len(item.at):
+        return {"byte": None, "base_hex": "", "head_hex": "", "ulp": None, "ulp_largest": None}
+    base, head = item.pair
+    first = int(item.at[0])
+    apart = np.flatnonzero(base.words[first] != head.words[first])
+    distance = ulps(base, head, item.at)
+    near = ulps(base, head, item.at[:1])
+    return {
+        "byte": first * base.words.shape[1] + int(apart[0]) if len(apart) else None,
+        "base_hex": base.hex(first),
+        "head_hex": head.hex(first),
+        "ulp": None if near is None else float(near[0]),
+        "ulp_largest": None if distance is None else float(distance.max()),
+    }
+
+
+def general_leaf(leaf: str) -> str:
+    """A leaf without its indices: `return[0][3]` is `return[][]`. Keys of dicts stay."""
+    return _INDEX.sub("[]", leaf)
+
+
+def _same_sets(base: Elements, head: Elements, at: NDArray[np.intp]) -> bool:
+    """Whether each row (along the last axis) that differs holds the same values, as bytes, in both arms."""
+    if not base.shape or base.words.shape != head.words.shape:
+        return False
+    width = base.shape[-1]
+    size = base.words.shape[1]
+    if width < 2 or not size:
+        return False
+
+    def rows(elements: Elements) -> NDArray[Any]:
+        whole = np.ascontiguousarray(elements.words).view(f"V{size}").reshape(-1, width)
+        chosen: NDArray[Any] = whole[np.unique(at // width)]
+        # Records of plain bytes sort; numpy has no order for void.
+        return np.sort(chosen.view(f"S{size}") if size > 1 else chosen.view("u1"), axis=-1)
+
+    return bool((rows(base) == rows(head)).all())

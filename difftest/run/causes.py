@@ -1,0 +1,140 @@
+"""After the verdicts: the mismatches grouped, the changed lines, and a pass in the worker that looks for causes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from difftest.explain.changes import closure_changes, lines_to_trace, marked
+from difftest.explain.groups import CaseGroup, case_groups, signatures
+from difftest.result import GROUPS_SHOWN, Change, Group, TargetResult
+from difftest.run.plan import ArmSource, Planned
+from difftest.run.supervisor import Supervisor, Unit
+
+LEAST_SECONDS = 0.5
+"""What one target gets at least; with very many, the last ones get nothing."""
+
+_RUN_BY_LOADING = ("def ", "async def ", "class ", "@", "import ", "from ")
+"""Begin lines that run when code is lifted, which the first case that needs it does."""
+
+
+@dataclass
+class Differing:
+    """One target that differs from base.
+
+    Attributes:
+        units: the shares of its cases.
+        arms: base and the head it was compared with.
+    """
+
+    planned: Planned
+    units: Sequence[Unit]
+    arms: tuple[ArmSource, ArmSource]
+    result: TargetResult
+
+
+def find_causes(
+    found: Mapping[int, Differing], supervisor: Supervisor, options: Mapping[str, Any], seconds: float | None
+) -> dict[int, TargetResult]:
+    """The results with groups and changes, and what a look into the cases tells, when there is time for it.
+
+    Args:
+        found: by any number.
+        options: those of the run (:meth:`Supervisor.run`).
+        seconds: for all targets together; None runs no case again.
+    """
+    grouped = {n: case_groups(signatures(_told(each.units))) for n, each in found.items()}
+    changes = {
+        n: closure_changes(each.planned.base.closure, each.planned.head.closure, *(a.tree.read for a in each.arms))
+        for n, each in found.items()
+    }
+    units: dict[int, Unit] = {}
+    if seconds is not None and found:
+        each_seconds = max(LEAST_SECONDS, seconds * len(supervisor.children) / len(found))
+        for n, each in found.items():
+            first = each.units[0]
+            units[n] = replace(
+                Unit(len(units), first.target, first.symbols, first.arms, (0, 1), first.timeout, n),
+                explain=_asked(grouped[n], each, changes[n], min(seconds, each_seconds)),
+            )
+        supervisor.run(
+            list(units.values()),
+            {arm.label: arm for each in found.values() for arm in each.arms},
+            options,
+            lambda unit, done: None,
+            lambda unit: None,
+            time.monotonic() + seconds,
+        )
+    return {n: _explained(each, grouped[n], changes[n], units.get(n)) for n, each in found.items()}
+
+
+def _number(unit: Unit, case: int) -> int:
+    """A case's index; below 0 for a case that a fuzz drew, which is in no list and so is not run again."""
+    return case if unit.fuzz is None else -1 - case
+
+
+def _told(units: Sequence[Unit]) -> list[tuple[object, ...]]:
+    return [
+        (kind, leaf, alike, _number(unit, case), count, contract)
+        for unit in units
+        for kind, leaf, alike, case, count, contract in unit.told
+    ]
+
+
+def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Change], seconds: float) -> dict[str, Any]:
+    added: dict[str, list[int]] = {}
+    for change in changes:
+        lines = [x for x in change.lines if x.sign == "+" and not x.text.lstrip().startswith(_RUN_BY_LOADING)]
+        added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
+    return {
+        "groups": [[i for i in _in_order(g) if i >= 0] for g in groups[:GROUPS_SHOWN]],
+        "alike": sorted(i for u in each.units if u.fuzz is None for i in u.alike),
+        "lines": lines_to_trace(changes),
+        "added": added,
+        "seconds": seconds,
+    }
+
+
+def _explained(
+    each: Differing, groups: Sequence[CaseGroup], changes: tuple[Change, ...], unit: Unit | None
+) -> TargetResult:
+    told: Mapping[str, Any] = {} if unit is None else unit.explained
+    named = {_number(u, m["number"]): m for u in each.units for m in reversed(u.mismatches)}
+    shown = []
+    for number, group in enumerate(groups[:GROUPS_SHOWN]):
+        first = next((i for i in _in_order(group) if i in named), None)
+        shown.append(
+            Group(
+                kinds=tuple(dict.fromkeys(s.kind for s in group.signatures)),
+                leaves=tuple(dict.fromkeys(s.leaf for s in group.signatures)),
+                likeness=group.likeness,
+                cases=len(group.cases),
+                mismatches=sum(s.mismatches for s in group.signatures),
+                example="" if first is None else named[first]["case"],
+                label="" if first is None else named[first]["label"],
+                outside_contract=len(group.outside),
+                rules=_of(told.get("rules"), number),
+                lines=_of(told.get("lines"), number),
+            )
+        )
+    if told.get("ran"):
+        ran = {
+            arm: {path: {int(n): str(who) for n, who in lines} for path, lines in files.items()}
+            for arm, files in told["ran"].items()
+        }
+        changes = marked(changes, ran)
+    notes = each.result.notes if unit is None else (*each.result.notes, *unit.notes)
+    return replace(
+        each.result, groups=tuple(shown), changes=changes, traced=dict(told.get("traced", {})), notes=tuple(notes)
+    )
+
+
+def _in_order(group: CaseGroup) -> list[int]:
+    """The group's cases, those inside the contract first."""
+    return sorted(group.cases, key=lambda i: (i in group.outside, i))
+
+
+def _of(found: Sequence[Sequence[str]] | None, number: int) -> tuple[str, ...]:
+    return tuple(map(str, found[number])) if found is not None and number < len(found) else ()

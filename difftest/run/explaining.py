@@ -1,0 +1,179 @@
+"""The pass after a target differs: in a child, cases are run again to see what tells the differing ones apart.
+
+Nothing here bears on the verdict; what the compared calls did is known by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from difftest.call.outcome import NotCalled, Outcome
+from difftest.call.poison import fills
+from difftest.explain.groups import in_common
+from difftest.result import GROUP_LINES
+from difftest.run.protocol import ARM_NAMES, BASE, HEAD
+from difftest.run.unit import UnitRun
+from difftest.target import Arm, Call, Case, Pool, Target
+
+_CASES_TRACED = 2
+_ALIKE_TRACED = 6
+_TRACE_SHARE = 0.4
+"""Of the time allowed."""
+
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Explanation:
+    """Looks into one target, base against one head, and sends what it finds as it finds it.
+
+    The unit's `explain`: `groups` (case indices of each group, those inside the contract first), `alike` (indices of
+    identical cases), `lines` (per arm and path the lines to watch), `added` (per path the lines only head has),
+    `seconds`.
+    """
+
+    def __init__(self, unit: UnitRun) -> None:
+        self.unit = unit
+        self.asked: dict[str, Any] = unit.unit["explain"]
+        self.target = unit.target
+        self.cases = unit.cases()
+        self.ends = time.monotonic() + self.asked["seconds"]
+
+    def run(self) -> None:
+        try:
+            self.rules()
+            self.trace()
+        finally:
+            self.send({}, done=True)
+
+    def send(self, parts: dict[str, Any], done: bool = False) -> None:
+        self.unit.child.channel.send({"explained": self.unit.unit["number"], "parts": parts, "done": done})
+
+    # -- what the cases have in common ----------------------------------------------------------------------------
+
+    def rules(self) -> None:
+        alike = [self.cases[index].axes for index in self.asked["alike"]]
+        found = [in_common([self.cases[i].axes for i in group], alike) for group in self.asked["groups"]]
+        self.send({"rules": found})
+
+    # -- which changed lines they run -----------------------------------------------------------------------------
+
+    def trace(self) -> None:
+        """Run a few differing cases of each group, and identical ones that are like them, with a tracer on."""
+        if not any(self.asked["lines"][arm] for arm in ARM_NAMES) or find_spec("coverage") is None:
+            return
+        ends = min(self.ends, time.monotonic() + _TRACE_SHARE * self.asked["seconds"])
+        ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}
+        groups: list[list[set[str]]] = [[] for _ in self.asked["groups"]]
+        apart: set[str] = set()
+        traced = {"differing": 0, "identical": 0}
+        for index, group in self._to_trace():
+            if time.monotonic() > ends:
+                break
+            who = "identical" if group is None else "differing"
+            seen: dict[int, dict[str, set[int]]] = {}
+            for arm in (HEAD, BASE):
+                lines = self.lines_run(index, arm)
+                if lines is not None:
+                    seen[arm] = lines
+            if HEAD not in seen:
+                continue
+            traced[who] += 1
+            for arm, files in seen.items():
+                for path, numbers in files.items():
+                    marks = ran[ARM_NAMES[arm]].setdefault(path, {})
+                    for number in numbers:
+                        marks.setdefault(number, set()).add(who)
+            added = {
+                f"{path}:{number}"
+                for path, numbers in seen[HEAD].items()
+                for number in numbers & set(self.asked["added"].get(path, ()))
+            }
+            if group is None:
+                apart |= added
+            else:
+                groups[group].append(added)
+        only = [sorted(set.intersection(*each) - apart, key=_by_line)[:GROUP_LINES] if each else [] for each in groups]
+        self.send(
+            {
+                "traced": traced,
+                "ran": {
+                    arm: {path: [[n, _who(marks)] for n, marks in lines.items()] for path, lines in files.items()}
+                    for arm, files in ran.items()
+                },
+                "lines": only if traced["identical"] else [[] for _ in only],
+            }
+        )
+
+    def _to_trace(self) -> list[tuple[int, int | None]]:
+        """Case indices with their group (None: identical), so ordered that a cut leaves some of each."""
+        first = [(group[0], number) for number, group in enumerate(self.asked["groups"]) if group]
+        more = [(i, n) for n, group in enumerate(self.asked["groups"]) for i in group[1:_CASES_TRACED]]
+        like = self.cases[first[0][0]].axes if first else {}
+        near = sorted(self.asked["alike"], key=lambda i: -sum(self.cases[i].axes.get(a) == v for a, v in like.items()))
+        alike: list[tuple[int, int | None]] = [(i, None) for i in near[:_ALIKE_TRACED]]
+        found: list[tuple[int, int | None]] = [*first[:1], *alike[:2], *first[1:4], *alike[2:], *more[:4], *first[4:]]
+        return found
+
+    def lines_run(self, index: int, arm: int) -> dict[str, set[int]] | None:
+        """The watched lines that one arm's call runs, by path; None when the case does not come to a call."""
+        from difftest.call.lines import LineRecorder
+
+        watched: dict[str, list[int]] = self.asked["lines"][ARM_NAMES[arm]]
+        recorder = LineRecorder([self.unit.child.setup["arms"][self.unit.unit["arms"][arm]]["folder"]])
+
+        def around(function: Callable[..., Any]) -> Callable[..., Any]:
+            def traced(*args: Any, **kwargs: Any) -> Any:
+                with recorder:
+                    return function(*args, **kwargs)
+
+            return traced
+
+        if isinstance(self.call(index, arm, around), NotCalled):
+            return None
+        return {path: set(lines) & set(watched[path]) for _, path, lines in recorder.take() if path in watched}
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def call(self, index: int, arm: int, around: Around) -> Outcome | NotCalled:
+        """A call of one case in one arm with something around the function that is called."""
+        case = self.cases[index]
+        return self.call_pool(index, arm, case, case.build(), around)
+
+    def call_pool(self, index: int, arm: int, case: Case, pool: Pool, around: Around) -> Outcome | NotCalled:
+        unit = self.unit
+        unit.target = _wrapped(self.target, unit.unit["symbols"][arm], around)
+        try:
+            return unit.call(index, arm, case, pool, fills(index)[0])
+        finally:
+            unit.target = self.target
+            unit.child.board.begin(unit.child.slot)
+
+
+def _wrapped(target: Target, symbol: str, around: Around) -> Target:
+    """The target with something around each call."""
+
+    def prepare(arm: Arm, pool: Pool) -> Call:
+        if target.prepare is not None:
+            call = target.prepare(arm, pool)
+        else:
+            function = arm.get(symbol)
+            call = Call(function, kwargs=arm.bind(function, pool))
+        return replace(call, fn=around(call.fn))
+
+    return replace(target, prepare=prepare)
+
+
+def _who(marks: set[str]) -> str:
+    return "both" if len(marks) > 1 else next(iter(marks))
+
+
+def _by_line(place: str) -> tuple[str, int]:
+    path, _, number = place.rpartition(":")
+    return path, int(number)
+
+
+__all__: Sequence[str] = ("Explanation",)

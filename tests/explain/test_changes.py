@@ -1,0 +1,112 @@
+"""Which lines two closures are said to differ in."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from difftest.explain.changes import closure_changes, lines_to_trace, marked
+from difftest.lift.closure import Closure, Sources, find_closure
+from difftest.lift.standins import StandIns
+from difftest.result import Change
+
+Files = Mapping[str, str]
+
+
+def closure(files: Files, symbol: str) -> tuple[Closure, Mapping[str, bytes]]:
+    texts = {path: textwrap.dedent(text).lstrip("\n").encode() for path, text in files.items()}
+
+    def find(name: str) -> tuple[str | None, bool] | None:
+        path = f"{name.replace('.', '/')}.py"
+        return (path, False) if path in texts else (None, True) if name == "pack" else None
+
+    return find_closure(Sources(find, texts.get), [symbol], StandIns({})), texts
+
+
+def changes(base: Files, head: Files, symbol: str = "pack.a:f") -> tuple[Change, ...]:
+    (left, left_texts), (right, right_texts) = closure(base, symbol), closure(head, symbol)
+    return closure_changes(left, right, left_texts.get, right_texts.get)
+
+
+def shown(change: Change) -> list[str]:
+    return [f"{line.sign}{line.base or ''}/{line.head or ''} {line.text}" for line in change.lines]
+
+
+BASE = {
+    "pack/a.py": """
+    import math
+
+    LIMIT = 4
+
+    def helper(x):
+        return x + 1
+
+    def unused(x):
+        return 0
+
+    def f(x):
+        y = helper(x)
+        return min(y, LIMIT)
+    """
+}
+
+
+def edited(old: str, new: str) -> Files:
+    assert old in BASE["pack/a.py"]
+    return {"pack/a.py": BASE["pack/a.py"].replace(old, new)}
+
+
+def test_a_changed_line_has_its_true_numbers_in_both_files() -> None:
+    head = edited("import math\n", "import math\n    import os\n    import sys\n")
+    head = {"pack/a.py": head["pack/a.py"].replace("x + 1", "x + 2")}
+    (change,) = changes(BASE, head)
+    assert (change.symbol, change.status, change.head_path) == ("pack.a:helper", "changed", "pack/a.py")
+    assert shown(change) == [" 5/7 def helper(x):", "-6/     return x + 1", "+/8     return x + 2"]
+
+
+def test_code_that_the_target_does_not_reach_is_no_change() -> None:
+    assert changes(BASE, edited("return 0", "return 1")) == ()
+
+
+def test_added_and_removed_definitions() -> None:
+    head = edited("def helper(x):\n        return x + 1", "def other(x):\n        return x - 1")
+    head = {"pack/a.py": head["pack/a.py"].replace("helper(x)\n", "other(x)\n")}
+    found = {change.symbol: change.status for change in changes(BASE, head)}
+    assert found == {"pack.a:f": "changed", "pack.a:other": "added", "pack.a:helper": "removed"}
+
+
+def test_a_definition_that_only_moved_is_not_listed() -> None:
+    head = {
+        "pack/b.py": "def helper(x):\n    return x + 1\n",
+        "pack/a.py": BASE["pack/a.py"].replace("def helper(x):\n        return x + 1", "from pack.b import helper"),
+    }
+    assert [change.symbol for change in changes(BASE, head)] == []
+    moved = {**head, "pack/b.py": "def helper(x):\n    return x + 9\n"}
+    symbols = [change for change in changes(BASE, moved) if "+ 9" in " ".join(shown(change))]
+    assert [(c.base_path, c.head_path) for c in symbols] == [("pack/a.py", "pack/b.py")]
+
+
+def test_a_class_does_not_repeat_the_lines_of_its_methods() -> None:
+    base = {"pack/a.py": "class f:\n    limit = 3\n\n    def __init__(self):\n        self.x = 1\n"}
+    head = {"pack/a.py": "class f:\n    limit = 4\n\n    def __init__(self):\n        self.x = 2\n"}
+    found = {change.symbol: shown(change) for change in changes(base, head)}
+    assert "-2/     limit = 3" in found["pack.a:f"]
+    assert not any("self.x" in line for line in found["pack.a:f"])
+    assert "+/5         self.x = 2" in found["pack.a:f.__init__"]
+
+
+def test_lines_are_marked_by_who_ran_them() -> None:
+    found = changes(BASE, edited("y = helper(x)", "y = helper(x)\n        if y > 2:\n            y = 9"))
+    watched = lines_to_trace(found)
+    assert set(watched["head"]["pack/a.py"]) >= {13, 14}
+    ran = {"head": {"pack/a.py": {12: "both", 13: "both", 14: "differing"}}, "base": {}}
+    (change,) = marked(found, ran)
+    assert [(line.head, line.ran) for line in change.lines if line.sign == "+"] == [(13, "both"), (14, "differing")]
+
+
+def test_very_long_changes_are_cut_and_counted() -> None:
+    body = "\n".join(f"        x += {n}" for n in range(1000))
+    found = changes(BASE, edited("y = helper(x)", f"y = helper(x)\n{body}"))
+    (change,) = found
+    assert change.cut > 800
+    assert len(change.lines) + change.cut >= 1000

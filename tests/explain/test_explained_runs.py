@@ -1,0 +1,104 @@
+"""What a run says of the cause of a difference, end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from difftest import api
+from difftest.result import TargetResult
+
+CASES = """
+import torch
+from difftest.target import Case, Target
+
+
+def cases():
+    for rows in (1, 2, 3):
+        for scale in ("none", "half"):
+            def build(rows=rows, scale=scale):
+                return {"values": torch.arange(rows * 4.0).reshape(rows, 4), "scale": scale}
+            yield Case(f"{rows} rows, {scale}", build, axes={"rows": str(rows), "scale": scale})
+
+
+TARGETS = (Target("user.scale", ("pack.scale:scale",), cases, rows=("return",)),)
+"""
+BASE = """
+def halved(values):
+    return values * 0.5
+
+
+def scale(values, scale):
+    if scale == "half":
+        return halved(values)
+    return values + 0.0
+"""
+
+
+def run(tmp_path: Path, head: str, base: str = BASE, cases: str = CASES, **options: object) -> TargetResult:
+    for name, text in (("base", base), ("head", head)):
+        package = tmp_path / name / "pack"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "scale.py").write_text(text)
+    path = tmp_path / "scale_cases.py"
+    path.write_text(cases)
+    (target,) = api.run(
+        api.RunOptions(
+            base=str(tmp_path / "base"),
+            heads=(str(tmp_path / "head"),),
+            targets=("user.scale",),
+            cases_from=(path,),
+            **options,  # type: ignore[arg-type]
+        )
+    ).targets
+    return target
+
+
+def test_the_differing_cases_their_axes_and_the_lines_that_only_they_ran(tmp_path: Path) -> None:
+    found = run(tmp_path, BASE.replace("values * 0.5", "values * 0.25"))
+    assert found.verdict == "different"
+    (group,) = found.groups
+    assert (group.cases, group.leaves, group.likeness) == (3, ("return",), "different")
+    assert group.rules[0] == "all 3 differing cases have scale: half; none of the 3 identical cases has"
+    assert group.lines == ("pack/scale.py:3",)
+    assert group.label == "1 rows, half"
+    (change,) = found.changes
+    marks = {line.sign: line.ran for line in change.lines if line.sign != " "}
+    assert marks == {"-": "differing", "+": "differing"}
+    assert found.traced == {"differing": 2, "identical": 3}
+
+
+def test_without_the_pass_groups_and_changes_are_there_and_nothing_is_run_again(tmp_path: Path) -> None:
+    found = run(tmp_path, BASE.replace("values * 0.5", "values * 0.25"), explain=False)
+    (group,) = found.groups
+    assert (group.cases, group.rules, group.lines, found.traced) == (3, (), (), {})
+    assert {line.ran for change in found.changes for line in change.lines} == {""}
+
+
+def test_an_identical_target_is_not_explained(tmp_path: Path) -> None:
+    found = run(tmp_path, BASE.replace("values * 0.5", "values / 2"))
+    assert (found.verdict, found.groups, found.changes, found.traced) == ("identical", (), (), {})
+
+
+def test_two_causes_are_two_groups_and_each_has_its_own_rule_and_lines(tmp_path: Path) -> None:
+    head = BASE.replace("values * 0.5", "values * 0.25").replace(
+        "values + 0.0", "values.double() if len(values) > 2 else values + 0.0"
+    )
+    first, second = run(tmp_path, head).groups
+    assert (first.cases, first.kinds, first.lines) == (3, ("value",), ("pack/scale.py:3",))
+    assert (second.cases, second.kinds) == (1, ("dtype",))
+    assert first.rules[0].startswith("all 3 differing cases have scale: half;")
+    assert second.rules[0].startswith("the differing case has rows: 3; none of the 2 identical")
+
+
+@pytest.mark.parametrize("death", ["import os; os._exit(3)", "import time; time.sleep(60)"])
+def test_a_call_that_ends_the_process_ends_the_look_for_causes_only(tmp_path: Path, death: str) -> None:
+    head = f"import sys\n{BASE.replace('values * 0.5', 'values * 0.25')}".replace(
+        "def halved(values):\n", f"def halved(values):\n    if sys.gettrace() is not None:\n        {death}\n"
+    )
+    found = run(tmp_path, head, timeout=2.0)
+    assert (found.verdict, found.cases.different) == ("different", 3)
+    assert len(found.groups) == 1
+    assert any("looking for the cause ended early" in note for note in found.notes)

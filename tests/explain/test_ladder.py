@@ -1,0 +1,88 @@
+"""How far apart two values are said to be, and what is said of the first differing element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from difftest.call.freeze import Freezer
+from difftest.call.outcome import Outcome
+from difftest.compare.outcomes import Difference, compare
+from difftest.explain.ladder import ULPS, evidence, general_leaf, likeness
+from difftest.result import Likeness
+
+
+def difference(base: Any, head: Any) -> Difference:
+    first, second = (Outcome(Freezer()(value), None, (), (), None, ()) for value in (base, head))
+    (found,) = compare(first, second)
+    return found
+
+
+def after(value: float, steps: int) -> float:
+    for _ in range(steps):
+        value = float(np.nextafter(np.float32(value), np.float32(np.inf)))
+    return value
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "expected"),
+    [
+        (torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0]), Likeness.SIGN_OF_ZERO),
+        (np.array([np.nan], np.float32), np.array([0x7FC00001], np.uint32).view(np.float32), Likeness.NAN_PAYLOAD),
+        (torch.tensor([1.0, 2.0]), torch.tensor([after(1.0, 1), 2.0]), Likeness.ULP),
+        (torch.tensor([1.0, 2.0]), torch.tensor([after(1.0, ULPS), 2.0]), Likeness.ULP),
+        (torch.tensor([1.0, 2.0]), torch.tensor([after(1.0, ULPS + 1), 2.0]), Likeness.DIFFERENT),
+        # One element far off: the others being near does not make it near.
+        (torch.tensor([1.0, 2.0]), torch.tensor([after(1.0, 1), 7.0]), Likeness.DIFFERENT),
+        (torch.tensor([1.0, 2.0]), torch.tensor([after(1.0, 1), float("inf")]), Likeness.DIFFERENT),
+        (torch.tensor([[3, 1], [2, 2]]), torch.tensor([[1, 3], [2, 2]]), Likeness.SET_EQUAL),
+        # The same ids, but not in the same row.
+        (torch.tensor([[3, 1], [2, 4]]), torch.tensor([[3, 2], [1, 4]]), Likeness.DIFFERENT),
+        (torch.tensor([[3, 3, 1]]), torch.tensor([[3, 1, 1]]), Likeness.DIFFERENT),
+        ([5, 7, 7], [7, 5, 7], Likeness.SET_EQUAL),
+        ([5, 7], [5, 8], Likeness.DIFFERENT),
+        ([1 << 80, 7], [7, 1 << 80], Likeness.DIFFERENT),
+        (np.array([[256, 1]], np.int16), np.array([[1, 256]], np.int16), Likeness.SET_EQUAL),
+        (1.0, float(np.nextafter(1.0, 2.0)), Likeness.ULP),
+        (torch.tensor([1]), torch.tensor([1], dtype=torch.int32), Likeness.DIFFERENT),
+    ],
+)  # fmt: skip
+def test_the_class_of_a_difference(base: Any, head: Any, expected: Likeness) -> None:
+    assert likeness(difference(base, head)) == expected
+
+
+def test_requests_that_exchange_their_tokens_are_not_the_same_set() -> None:
+    swapped = difference(torch.tensor([5, 7]), torch.tensor([7, 5]))
+    assert likeness(swapped) == Likeness.SET_EQUAL
+    assert likeness(swapped, ("return",)) == Likeness.DIFFERENT
+
+
+def test_the_evidence_names_the_first_byte_the_bits_and_the_distance() -> None:
+    base = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+    head = torch.tensor([[1.0, 2.0], [3.0, after(1.0, 3)]])
+    assert evidence(difference(base, head)) == {
+        "byte": 12,
+        "base_hex": "0x3f800000",
+        "head_hex": "0x3f800003",
+        "ulp": 3.0,
+        "ulp_largest": 3.0,
+    }
+
+
+def test_the_distance_of_the_farthest_pair_is_told_beside_that_of_the_first() -> None:
+    found = evidence(difference(torch.tensor([1.0, 1.0]), torch.tensor([after(1.0, 1), after(1.0, 9)])))
+    assert (found["ulp"], found["ulp_largest"]) == (1.0, 9.0)
+    infinite = evidence(difference(torch.tensor([float("inf")]), torch.tensor([1.0])))
+    assert (infinite["ulp"], infinite["ulp_largest"], infinite["byte"]) == (None, None, 3)
+
+
+def test_what_has_no_elements_has_no_evidence() -> None:
+    assert set(evidence(difference("one", "other")).values()) == {None, ""}
+
+
+def test_indices_are_left_out_of_a_general_leaf_and_keys_are_not() -> None:
+    assert general_leaf("return[0][3].ids[12]") == "return[][].ids[]"
+    assert general_leaf("return[sampled][0]") == "return[sampled][]"
