@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -40,6 +41,7 @@ class Explanation:
         self.asked: dict[str, Any] = unit.unit["explain"]
         self.target = unit.target
         self.cases = unit.cases()
+        unit.caller.recorder = nullcontext()
         self.ends = time.monotonic() + self.asked["seconds"]
 
     def run(self) -> None:

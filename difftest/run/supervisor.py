@@ -51,8 +51,8 @@ class Unit:
         fuzz: of a fuzz, the `numbers` to favour and the `database` of choices, hex values by hex key; None else.
         memory: what a fuzz needs to know again when its child has died.
         written: what the fuzz did to its database: (`save` or `delete`, key, value).
-        explain: what :class:`difftest.run.explaining.Explanation` is to look into, None in a run; `explained`: what that
-            found.
+        explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
+        explained: what that found.
         told, alike: which cases differ in what way, and which are identical, by case index.
     """
 
