@@ -112,8 +112,8 @@ def coverage(result: RunResult) -> Iterator[str]:
     yield "against itself. *Lines executed* counts those inside the functions that a target reaches and that are"
     yield "lifted at once, the configuration, logging and warm-up code that comes along included. *Own module* gives"
     yield "the lines of the target's own module that no case executes, *never entered* its functions of which no line"
-    yield "runs: this target does not see a change there, though another may. *Not exercised* are cases that neither arm"
-    yield "can run here."
+    yield "runs: this target does not see a change there, though another may. *Not exercised* are cases that neither"
+    yield "arm can run here."
     yield from (
         "",
         "| target | cases | axes | lines executed | own module, not executed | never entered | not exercised |",
