@@ -28,8 +28,10 @@ class Outcome(NamedTuple):
         changed: inputs that are not as they were, frozen whole, by name; generators among them.
         watched: state of further objects after the call, by name.
         rng: process-wide generator states after the call when they moved, by position in GlobalStates.NAMES.
-        aliases: which arrays of the return value share memory: (number of the array, with what, byte offset).
+        aliases: which arrays of the return value share memory: (number of the array, with what, byte offset); and
+            which lists, dicts and objects of it are an input's: (number, what it is, -1).
         process: settings of the process that the call left changed: (name, value); put back afterwards.
+        unread: what could not be read of all this, in words: nothing can be said of it.
     """
 
     returned: Frozen | None
@@ -39,6 +41,7 @@ class Outcome(NamedTuple):
     rng: tuple[Any, ...] | None
     aliases: tuple[tuple[int, str, int], ...]
     process: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,11 @@ class Caller:
         self._large = False
         self._plain: Pool = {}
         self._before: dict[str, Frozen] = {}
+        self.output = Freezer()
 
     # `recorder` is entered for each call, to see which lines run. `prepared` is the last call as it was made. `live`
-    # holds the arm's own pool and return value of the last call, for checks on live values; None if it raised.
+    # holds the arm's own pool and return value of the last call, for checks on live values; None if it raised. `output`
+    # is what froze the return value: it knows its memory.
 
     def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         """Run one case in one arm under one poison fill.
@@ -122,11 +127,11 @@ class Caller:
                 f"inputs could not be made in {arm.label}: {type(error).__name__}: {self.scrub(str(error))}"
             )
         if not self._before:  # copies of plain data are all the same; objects of an arm's own classes need not be
-            self._before = _take_each(Freezer(whole=True), {n: v for n, v in private.items() if n in self._plain})
+            self._before = _take_each(self._freezer(), {n: v for n, v in private.items() if n in self._plain})
         made = {name: value for name, value in private.items() if name not in self._plain}
-        before = {**self._before, **_take_each(Freezer(whole=True), made)} if made else self._before
+        before = {**self._before, **_take_each(self._freezer(), made)} if made else self._before
         self.states.after()
-        for name, text in self.process.settle():
+        for name, text in self.process.loaded():
             arm.note(f"loading it or making its inputs changes {name} to {text}; put back before the call")
         result: Any = None
         raised: tuple[str, str] | None = None
@@ -150,15 +155,25 @@ class Caller:
         rng = self.states.after()
         self.live = (private, result) if raised is None else None
         process = self.process.settle()
-        output = Freezer()
-        output.name = "return"
-        returned = _take(output, result) if raised is None else None
-        watched = tuple([(name, self._watch(output, name, value)) for name, value in prepared.watch.items()])
-        inputs = Freezer(whole=True)
+        output = self.output = Freezer(scrub=self.scrub)
+        returned = output.root("return", result) if raised is None else None
+        output.strict = False
+        watched = tuple([(name, output.root(name, value)) for name, value in prepared.watch.items()])
+        inputs = self._freezer()
         after = _take_each(inputs, private)
         changed = [(name, now) for name, now in after.items() if name not in before or now != before[name]]
         aliases = _aliases(output.memory, inputs.memory)
-        return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process)
+        if shared := _shared_objects(output, inputs):
+            aliases += shared
+        unread = (*output.unread, *inputs.unread)
+        return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process, unread)
+
+    def frozen_result(self, result: Any) -> Frozen:
+        """A return value of an earlier call as it is now."""
+        return Freezer(scrub=self.scrub).root("return", result)
+
+    def _freezer(self) -> Freezer:
+        return Freezer(whole=True, scrub=self.scrub)
 
     def prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
         """The call of one arm on its private pool, which then holds the call's inputs."""
@@ -166,10 +181,6 @@ class Caller:
             return target.prepare(arm, pool)
         function = arm.get(symbol)
         return Call(function, kwargs=arm.bind(function, pool))
-
-    def _watch(self, freezer: Freezer, name: str, value: Any) -> Frozen:
-        freezer.name = name
-        return _take(freezer, value)
 
     def _exception(self, error: BaseException) -> tuple[str, str]:
         name = type(error).__qualname__
@@ -201,20 +212,8 @@ def _message(error: BaseException, depth: int = 0) -> str:
     return text
 
 
-def _take(freezer: Freezer, value: Any) -> Frozen:
-    """Freeze a value of code under test, whose properties may raise anything."""
-    try:
-        return freezer(value)
-    except BaseException as error:
-        return ("opaque", f"{type(value).__name__} that cannot be read: {type(error).__qualname__}")
-
-
 def _take_each(freezer: Freezer, values: Pool) -> dict[str, Frozen]:
-    found = {}
-    for name, value in values.items():
-        freezer.name = name
-        found[name] = _take(freezer, value)
-    return found
+    return {name: freezer.root(name, value) for name, value in values.items()}
 
 
 def is_environment(outcome: Outcome) -> bool:
@@ -237,5 +236,25 @@ def _aliases(
             for earlier in range(number):
                 if outputs[earlier][2] <= address < outputs[earlier][2] + outputs[earlier][3]:
                     found.append((number, f"output {earlier}", address - outputs[earlier][1]))
+                    break
+    return tuple(found)
+
+
+def _shared_objects(output: Freezer, inputs: Freezer) -> tuple[tuple[int, str, int], ...]:
+    """Lists, dicts, sets and objects of the outcome that are an input's, or met under another name of the outcome."""
+    roots = [(name, seen) for name, seen in output.objects if seen]
+    if not roots:
+        return ()
+    given = set[int]().union(*[seen for _, seen in inputs.objects])
+    if len(roots) == 1 and given.isdisjoint(roots[0][1]):
+        return ()
+    found = []
+    for position, (root, seen) in enumerate(roots):
+        others = [(name, known) for name, known in inputs.objects if name != root] + roots[:position]
+        for key, number in seen.items():
+            for name, known in others:
+                if key in known:
+                    which = f"object {known[key]} of {name}" if known[key] else name
+                    found.append((number, f"{root}: its object {number} is {which}", -1))
                     break
     return tuple(found)

@@ -1,8 +1,8 @@
 """Fills memory that code allocates without initialising, so that bytes nobody wrote can be told from bytes that were.
 
 Every call of an arm that allocates such memory is made twice, under two fills. Bytes of the outcome that follow the
-fill are undefined: they are what a reused block of the allocator happened to hold. The two fills of a call differ in
-every bit.
+fill are undefined: they are what a reused block of the allocator happened to hold. The fills are such that common
+comparisons of undefined numbers come out differently under the two: see :data:`_PAIRS`.
 
 Two layers. Below, the C library's allocator fills every block it hands out (glibc's M_PERTURB; the worker runs without
 the per-thread caches that skip it, see :mod:`difftest.run.supervisor`), so `torch.empty`, `Tensor.resize_`,
@@ -24,7 +24,10 @@ import torch
 
 FILLS = (0xA5, 0x5A)
 
-_PAIRS = (FILLS, (0x3C, 0xC3), (0x96, 0x69), (0xE1, 0x1E))
+_PAIRS = (FILLS, (0x00, 0x7F), (0x96, 0x69), (0xFE, 0x00))
+"""By turns: two that differ in every bit, of which one is negative and the other positive as a float and as an int;
+and zero, for what is compared with it, against the largest numbers: 3.4e38 as float32 and 2139062143 as int32 (0x7F),
+-1.7e38 and -16843010 (0xFE)."""
 _M_PERTURB = -6
 _TORCH_FUNCTIONS = ("empty", "empty_like", "empty_strided", "empty_permuted")
 _TENSOR_METHODS = ("new_empty", "new_empty_strided", "resize_", "resize_as_")

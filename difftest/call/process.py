@@ -1,4 +1,5 @@
-"""Settings of the whole process that code can change: torch's defaults and modes, numpy's error handling, the folder.
+"""Settings of the whole process that code can change: torch's defaults and modes, numpy's error handling, the folder,
+environment variables, warning filters, the standard streams and their descriptors.
 
 They are read after every call. What a call leaves changed is part of its outcome and is put back, so that one arm's
 call can make the other arm's neither agree nor differ.
@@ -6,8 +7,10 @@ call can make the other arm's neither agree nor differ.
 
 from __future__ import annotations
 
+import _locale
 import contextlib
 import gc
+import logging
 import os
 import signal
 import sys
@@ -22,6 +25,10 @@ import torch
 _getsignal = import_module("_signal").getsignal  # without the enum members, which take most of the time
 _SMALLEST = [5e-324]  # in a list, so that no compiler multiplies it beforehand
 _SIGNALS = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM)
+
+_DECIMAL = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+_PRINTING: Any = torch._tensor_str.PRINT_OPTS
+_environment: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # bytes, so quickly compared
 
 NAMES = (
     "torch default dtype",
@@ -44,9 +51,19 @@ NAMES = (
     "garbage collection",
     "warning filters",
 )
+RARE = (
+    "environment variables",
+    "module search path",
+    "decimal context",
+    "locale",
+    "torch print options",
+    "logging level",
+    "standard descriptors",
+)
 
-_SILENT = "warning filters"
-"""Put back, but never reported: importing a library changes them."""
+_IMPORTING = "warning filters"
+"""Importing a library changes them: put back, but not worth a word when loading an arm does it."""
+_kept: list[int] = []  # copies of the standard descriptors
 
 
 def _read() -> tuple[Any, ...]:
@@ -79,27 +96,68 @@ def _read() -> tuple[Any, ...]:
     )
 
 
+def _read_rare() -> tuple[Any, ...]:
+    """What calls hardly ever change, read after them only, and as it is: dicts and lists are the process's own."""
+    return (
+        _environment,
+        sys.path,
+        None if (decimal := sys.modules.get("decimal")) is None else _decimal_context(decimal),
+        _locale.setlocale(_locale.LC_ALL),
+        tuple(vars(_PRINTING).values()),
+        (logging.root.level, logging.root.manager.disable),
+        (_is_open(0), _is_open(1), _is_open(2)),
+    )
+
+
+def _decimal_context(decimal: Any) -> tuple[Any, ...]:
+    context = decimal.getcontext()
+    return tuple([getattr(context, setting) for setting in _DECIMAL])
+
+
+def _is_open(descriptor: int) -> bool:
+    """Whether a descriptor is what programs are started with: open, and handed on to programs that are started."""
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:
+        return False
+
+
 class ProcessState:
     """The settings that every call starts from: those at the time this object is made."""
 
     def __init__(self) -> None:
+        if not _kept:
+            _kept.extend(os.dup(number) if _is_open(number) else -1 for number in range(3))
         self.start = _read()
+        self.rare = _copied(_read_rare())
 
-    def settle(self) -> tuple[tuple[str, str], ...]:
-        """What is not as it was: (name, value now). It is put back; what cannot be becomes the new start."""
+    def loaded(self) -> tuple[tuple[str, str], ...]:
+        """What making the inputs of a call changed; put back. Of what importing a library changes, nothing is said."""
         now = _read()
         if now == self.start:
             return ()
-        changed = tuple(
-            (name, _text(value))
-            for name, value, start in zip(NAMES, now, self.start, strict=True)
-            if value != start and name != _SILENT
-        )
-        for name, value, start in zip(NAMES, now, self.start, strict=True):
-            if value != start:
-                _restore(name, start)
-        self.start = _read()
-        return changed
+        return tuple([(name, text) for name, text in self._put_back(NAMES, self.start, now) if name != _IMPORTING])
+
+    def settle(self) -> tuple[tuple[str, str], ...]:
+        """What is not as it was: (name, value now). It is put back; what cannot be becomes the new start."""
+        now, rare = _read(), _read_rare()
+        if now == self.start and rare == self.rare:
+            return ()
+        return self._put_back(NAMES, self.start, now) + self._put_back(RARE, self.rare, _copied(rare))
+
+    def _put_back(
+        self, names: tuple[str, ...], start: tuple[Any, ...], now: tuple[Any, ...]
+    ) -> tuple[tuple[str, str], ...]:
+        changed = [(n, value, before) for n, value, before in zip(names, now, start, strict=True) if value != before]
+        for name, _, before in changed:
+            _restore(name, before)
+        if changed:
+            self.start, self.rare = _read(), _copied(_read_rare())
+        return tuple([(name, _changed_text(value, before)) for name, value, before in changed])
+
+
+def _copied(rare: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (dict(rare[0]), list(rare[1]), *rare[2:])
 
 
 def _restore(name: str, value: Any) -> None:
@@ -150,6 +208,43 @@ def _restore(name: str, value: Any) -> None:
     elif name == "warning filters":
         warnings.resetwarnings()
         warnings.filters[:] = value  # type: ignore[index]
+    elif name == "environment variables":
+        for variable in set(os.environ) - {os.fsdecode(key) for key in value}:
+            del os.environ[variable]
+        for key, held in value.items():
+            if _environment.get(key) != held:
+                os.environ[os.fsdecode(key)] = os.fsdecode(held)
+    elif name == "module search path":
+        sys.path[:] = value
+    elif name == "decimal context" and value is not None:
+        context = sys.modules["decimal"].getcontext()
+        for setting, held in zip(_DECIMAL, value, strict=True):
+            setattr(context, setting, held)
+    elif name == "locale":
+        _locale.setlocale(_locale.LC_ALL, value)
+    elif name == "torch print options":
+        for setting, held in zip(vars(_PRINTING), value, strict=True):
+            setattr(_PRINTING, setting, held)
+    elif name == "logging level":
+        logging.root.setLevel(value[0])
+        logging.disable(value[1])
+    elif name == "standard descriptors":
+        for descriptor, was_open in enumerate(value):
+            if was_open:
+                os.dup2(_kept[descriptor], descriptor)
+
+
+def _changed_text(value: Any, start: Any) -> str:
+    """A setting in words; of a whole collection only what is new, changed or gone."""
+    if isinstance(value, dict) and isinstance(start, dict) and value and isinstance(next(iter(value)), bytes):
+        names = sorted(key for key in {**start, **value} if start.get(key) != value.get(key))
+        texts = [f"{os.fsdecode(n)}={os.fsdecode(value[n])}" if n in value else f"no {os.fsdecode(n)}" for n in names]
+        return "; ".join(texts)
+    if isinstance(value, list):
+        return "; ".join(
+            [*[f"with {x}" for x in value if x not in start], *[f"no {x}" for x in start if x not in value]]
+        )
+    return _text(value)
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import hashlib
+import mmap
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,9 @@ from difftest.errors import DifftestError
 from difftest.target import Arm, Made, Pool, Seeded
 
 LARGE = 1 << 30
-"""Storages of this many bytes and more are lazily reserved memory: made anew for each call, never read whole."""
+"""Storages of this many bytes and more are lazily reserved memory: made anew for each call, read by the pages that hold
+anything."""
+PAGE = mmap.PAGESIZE
 
 
 def case_id(target: str, pool: Pool) -> str:
@@ -87,6 +90,28 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
 def storage_bytes(storage: Any) -> bytes:
     """The bytes of a storage in CPU memory."""
     return ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
+
+
+def written_pages(storage: Any) -> tuple[tuple[int, bytes], ...]:
+    """Of a storage in lazily reserved memory, the pages that are not all zero: (number, hash of its bytes).
+
+    What was never touched takes no memory and is not looked at.
+    """
+    address, size = storage.data_ptr(), storage.nbytes()
+    first = address // PAGE * PAGE
+    count = -(-(address + size - first) // PAGE)
+    resident = (ctypes.c_ubyte * count)()
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    if mincore(first, address + size - first, ctypes.addressof(resident)):
+        raise OSError(ctypes.get_errno(), "the pages of a very large input cannot be listed")
+    found = []
+    for page in np.flatnonzero(np.frombuffer(resident, np.uint8) & 1).tolist():
+        start, end = max(address, first + page * PAGE), min(address + size, first + (page + 1) * PAGE)
+        data = ctypes.string_at(start, end - start)
+        if data.count(0) < len(data):
+            found.append((page, hashlib.blake2b(data, digest_size=8).digest()))
+    return tuple(found)
 
 
 def has_large(value: Any) -> bool:

@@ -118,7 +118,7 @@ def scalar_elements(dtype: str, raw: bytes) -> Elements | None:
 
 def covered_bytes(frozen: Frozen) -> NDArray[np.bool_]:
     """Which bytes of a frozen storage its view shows; the others are gaps and guard rows."""
-    _, dtype, shape, strides, offset, raw = frozen
+    _, dtype, shape, strides, offset, raw = frozen[:6]
     size = _TORCH_DTYPES.get(dtype, (1, "<u1"))[0]
     covered = np.zeros(len(raw) // size, bool)
     flat = np.array([offset])

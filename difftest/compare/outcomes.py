@@ -22,6 +22,7 @@ _ARRAYS = ("tensor", "ndarray", "storage")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
 _WHOLE_PARTS = ("raised", "rng", "aliases", "call")
+_NONE: Frozen = ("NoneType", None)
 _DEFINED = np.zeros(0, bool)
 
 
@@ -72,6 +73,7 @@ def compare(
     initial: Mapping[str, Frozen] | None = None,
     exceptions: str = "message",
     start: tuple[Any, ...] = (),
+    as_recorded: bool = False,
 ) -> list[Difference]:
     """All differences between the outcomes of the two arms (:class:`difftest.call.outcome.Outcome`).
 
@@ -80,11 +82,13 @@ def compare(
         initial: the inputs before the call, by name, so that "changed in one arm only" can be shown.
         exceptions: how exceptions are compared: `type`, `message` (type and message) or `any`.
         start: the process-wide generators' states before both calls (:attr:`GlobalStates.start`).
+        as_recorded: one outcome was recorded. What no recording holds is left out: which objects are one and the same,
+            and what tensors are beyond their elements.
     """
     base_parts, head_parts = (set(_WHOLE_PARTS).intersection(u) for u in (base_undefined, head_undefined))
     unsteady = base_parts | head_parts
     found = [] if "raised" in unsteady else list(_exceptions(base, head, exceptions))
-    walker = _Walker(base_undefined, head_undefined)
+    walker = _Walker(base_undefined, head_undefined, as_recorded)
     if base.raised is None and head.raised is None:
         walker.walk(base.returned, head.returned, "return")
     found += walker.take()
@@ -102,6 +106,32 @@ def compare(
     if both_return and "aliases" not in unsteady and base.aliases != head.aliases:
         found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
     return found
+
+
+def uncompared(base: Any, head: Any) -> str:
+    """What of two outcomes that differ in nothing else could not be compared, in words; empty when all was.
+
+    That is what nobody can read (:attr:`difftest.call.outcome.Outcome.unread`), and functions that were returned and
+    whose code differs: they were not called, and code that differs may well do the same.
+    """
+    for outcome in (base, head):
+        if outcome.unread:
+            return f"the result holds {_article(outcome.unread[0])}"
+    walker = _Walker(_NOTHING, _NOTHING)
+    if base.returned is not None and head.returned is not None:
+        walker.walk(base.returned, head.returned, "return")
+    if not walker.functions:
+        return ""
+    leaf, name = walker.functions[0]
+    return (
+        f"the result holds a function ({name}, at {leaf}) whose code differs between the arms and which nobody called"
+    )
+
+
+def _article(words: str) -> str:
+    if words.startswith("something"):
+        return words
+    return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
 
 
 def _exceptions(base: Any, head: Any, mode: str) -> Iterator[Difference]:
@@ -191,15 +221,18 @@ def _aliases_text(aliases: tuple[tuple[int, str, int], ...]) -> str:
     if not aliases:
         return "owns all its memory"
     return "; ".join(
-        f"array {number} shares memory with {name} at byte {offset}" for number, name, offset in aliases[:6]
+        f"array {number} shares memory with {name} at byte {offset}" if offset >= 0 else name
+        for number, name, offset in aliases[:6]
     )
 
 
 class _Walker:
-    def __init__(self, base_undefined: Undefined, head_undefined: Undefined) -> None:
+    def __init__(self, base_undefined: Undefined, head_undefined: Undefined, as_recorded: bool = False) -> None:
         self.base_undefined = base_undefined
         self.head_undefined = head_undefined
+        self.as_recorded = as_recorded
         self.found: list[Difference] = []
+        self.functions: list[tuple[str, str]] = []  # (leaf, name) of functions that cannot be told apart without a call
 
     def take(self) -> list[Difference]:
         found, self.found = self.found, []
@@ -220,12 +253,24 @@ class _Walker:
             return
         if a[0] in _ARRAYS and b[0] == a[0]:
             self.arrays(a, b, path)
+            self.marks(a, b, path)
+        elif a[0] == b[0] == "pages":
+            self.pages(a, b, path)
+            self.marks(a, b, path)
+        elif "again" in (a[0], b[0]):
+            if not self.as_recorded:
+                self.add(Kind.ALIAS, path, *(_own(side) for side in (a, b)))
         elif a[0] in _SEQUENCES and b[0] in _SEQUENCES:
             self.sequences(a, b, path)
         elif a[0] == b[0] == "fields":
             self.fields(a, b, path)
         elif a[0] == b[0] == "dict":
             self.keys(a, b, path)
+        elif a[0] == b[0] == "function":
+            if a[2] != b[2]:
+                self.functions.append((path, b[1]))
+            else:
+                self.members(dict(a[3]), dict(b[3]), path, "{path}.{name}")
         elif a[0] == b[0] == "generator":
             self.add(
                 Kind.RNG,
@@ -299,12 +344,11 @@ class _Walker:
         self.members(dict(a[2]), dict(b[2]), path, "{path}[{name}]")
 
     def members(self, left: dict[str, Frozen], right: dict[str, Frozen], path: str, form: str) -> None:
-        none = ("NoneType", None)
         for name in [*left, *[n for n in right if n not in left]]:
             leaf = form.format(path=path, name=name)
             if name in left and name in right:
                 self.walk(left[name], right[name], leaf)
-            elif left.get(name, none) != right.get(name, none) or form.endswith("]"):
+            elif left.get(name, _NONE) != right.get(name, _NONE) or form.endswith("]"):
                 self.add(
                     Kind.STRUCTURE, leaf,
                     short(left[name]) if name in left else "absent",
@@ -348,6 +392,23 @@ class _Walker:
                 self.element(kind, left, right, where, path)
         if tag == "storage" and a[3:5] == b[3:5]:
             self.gaps(a, b, path)
+
+    def marks(self, a: Frozen, b: Frozen, path: str) -> None:
+        """What the arrays are beyond their elements, which most are not."""
+        if (len(a) > 6 or len(b) > 6) and not self.as_recorded:
+            left, right = (dict(side[6]) if len(side) > 6 else {} for side in (a, b))
+            self.members(left, right, path, "{path}.{name}")
+
+    def pages(self, a: Frozen, b: Frozen, path: str) -> None:
+        """Inputs of 1 GiB and more, of which only the pages are known."""
+        if a[1:5] != b[1:5]:
+            self.add(Kind.STRIDE, path, *(f"{_plain_dtype(x[1])} {list(x[2])} by {list(x[3])}" for x in (a, b)))
+        left, right = dict(a[5]), dict(b[5])
+        at = sorted(page for page in {**left, **right} if left.get(page) != right.get(page))
+        if at:
+            sides = ("all zero" if at[0] not in side else f"bytes {side[at[0]].hex()}" for side in (left, right))
+            detail = (f"page {at[0]} of its storage; it is compared by hashes of its pages",)
+            self.add(Kind.MUTATION, path, *sides, count=len(at), detail=detail)
 
     def element(self, kind: Kind, left: Elements, right: Elements, at: NDArray[np.intp], path: str) -> None:
         first = int(at[0])
@@ -450,6 +511,10 @@ def _plain_dtype(name: str) -> str:
     return name.removeprefix("torch.")
 
 
+def _own(frozen: Frozen) -> str:
+    return f"object {frozen[2]} of it again" if frozen[0] == "again" else "an object of its own"
+
+
 def _scalar_kind(a: Frozen, b: Frozen) -> Kind:
     left, right = _number(a), _number(b)
     if left is None or right is None:
@@ -511,6 +576,15 @@ def short(frozen: Frozen) -> str:
         return "None"
     if tag == "generator":
         return _state_text(frozen[2])
+    if tag == "function":
+        return f"function {frozen[1]}"
+    if tag == "again":
+        return _own(frozen)
+    if tag == "pages":
+        return f"tensor {_plain_dtype(frozen[1])} {list(frozen[2])} of many gigabytes"
+    if tag.startswith("enum "):
+        value = frozen[2] if isinstance(frozen[2], str) else short(frozen[2])
+        return f"{tag.removeprefix('enum ')}.{frozen[1]} = {value}"
     if tag.startswith("numpy."):
         number = _number(frozen)
         return f"{tag}({number.text(0)})" if number is not None else f"{tag} {frozen[1][:16].hex()}"

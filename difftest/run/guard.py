@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import difftest.call.freeze
+import difftest.call.functions
 import difftest.call.outcome
 import difftest.call.process
 import difftest.call.rng
@@ -31,6 +32,7 @@ from difftest.compare.outcomes import compare
 _SHARED = (builtins, math, random, np, np.random, torch, torch.Tensor, torch.nn.functional, torch.cuda, torch.random)
 _HARNESS = (
     difftest.call.freeze,
+    difftest.call.functions,
     difftest.call.outcome,
     difftest.call.process,
     difftest.call.rng,

@@ -147,7 +147,7 @@ def _watched(generators: Mapping[int, tuple[Any, ...]]) -> tuple[tuple[str, tupl
 def _differences(
     one: Outcome, other: Outcome, undefined: Mapping[str, Any], start: tuple[Any, ...]
 ) -> list[Difference]:
-    return compare(one, other, undefined, undefined, {}, "type", start)
+    return compare(one, other, undefined, undefined, {}, "type", start, as_recorded=True)
 
 
 def _words(item: Difference, one: str, other: str) -> str:

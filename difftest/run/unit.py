@@ -12,7 +12,7 @@ from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
 from difftest.call.poison import POISON, fills
 from difftest.call.values import case_id
-from difftest.compare.outcomes import Difference, compare, undefined_leaves, unstable_leaves
+from difftest.compare.outcomes import Difference, compare, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import evidence, general_leaf, likeness
@@ -201,7 +201,7 @@ class UnitRun:
         index, case, identity, then, returned = self.earlier
         self.earlier = None
         changed = [
-            one is not None and live[arm] is not None and Freezer()(one[1]) != returned[arm]
+            one is not None and live[arm] is not None and self.caller.frozen_result(one[1]) != returned[arm]
             for arm, one in enumerate(then)
         ]
         if changed[HEAD] and not changed[BASE]:
@@ -298,8 +298,8 @@ class UnitRun:
             self.index = index
             broken = self.checks.check(pool, (live[BASE], live[HEAD]))
         if base == head and not base_undefined and not head_undefined and not broken and not unsteady:
-            if lazy := _lazy(base.returned):
-                self.not_measured(f"the result is a {lazy}, whose content cannot be compared without using it up")
+            if base.unread:
+                self.not_measured(uncompared(base, head))
                 return
             self.same(index, case)
             self.earlier = (index, case, identity, live, (base.returned, head.returned))
@@ -318,7 +318,10 @@ class UnitRun:
         if unsteady and not found:
             found = [Difference(Kind.VALUE, "return", "the same each time", "not the same each time")]
         if not found:
-            self.same(index, case)
+            if reason := uncompared(base, head):
+                self.not_measured(reason)
+            else:
+                self.same(index, case)
             return
         if unsteady:
             note = f"head is not deterministic at {', '.join(unsteady[:3])}"
@@ -367,8 +370,8 @@ class UnitRun:
         private = own_pool(arm, case, pool)
         if case.recorded is not None:  # what the call is given comes to be only there
             self.caller.prepare(self.target, self.unit["symbols"][BASE], arm, private)
-        freezer = Freezer(whole=True)
-        return {name: freezer(private[name]) for name in private if name in names}
+        freezer = Freezer(whole=True, scrub=self.child.scrub)
+        return {name: freezer.root(name, private[name]) for name in private if name in names}
 
     def after_death(self, index: int, case: Case, pool: Pool, identity: str, dead: list[Any]) -> None:
         """The call of one arm killed a child; what the other arm does decides what that means."""
@@ -494,26 +497,12 @@ def _same(one: Outcome | NotCalled, other: Outcome | NotCalled) -> bool:
     a sign that the arm is not deterministic."""
     if isinstance(one, NotCalled) or isinstance(other, NotCalled):
         return one == other
-    return one[:-1] == other[:-1]
+    return one._replace(process=()) == other._replace(process=())
 
 
 def share_of(index: int, total: int) -> int:
     """Which of `total` shares a case belongs to. Scattered, since neighbours in a grid differ in cost by turns."""
     return (index * 2_654_435_761 >> 16) % total
-
-
-_LAZY = {"generator", "map", "zip", "filter", "enumerate", "list_iterator", "tuple_iterator", "memoryview", "coroutine"}
-
-
-def _lazy(returned: Any) -> str:
-    """The class of a return value, or of an item of it, that yields its content only once; empty when there is none."""
-    if returned is None:
-        return ""
-    if returned[0] == "opaque":
-        return returned[1] if returned[1] in _LAZY else ""
-    if returned[0] == "items":
-        return next((word for item in returned[2] if item[0] == "opaque" and (word := _lazy(item))), "")
-    return ""
 
 
 def _has_checks(target: Target) -> bool:

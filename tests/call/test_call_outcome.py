@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ def called(caller: Caller, function: Callable[..., Any], pool: Pool | None = Non
         return Call(function, kwargs=private, watch=watch)
 
     target, case = Target("t", (), list, prepare), Case("c", lambda: given)
+    caller.process = ProcessState()  # pytest sets an environment variable between the phases of a test
     outcome = caller.call(target, "", PlainArm(), case, given, FILLS[0])  # type: ignore[arg-type]
     assert isinstance(outcome, Outcome), outcome
     return outcome
@@ -260,10 +262,27 @@ def test_a_setting_left_changed_is_said_and_put_back(caller: Caller) -> None:
     assert called(caller, lambda: torch.ones(1)).returned == freeze(torch.ones(1, dtype=torch.float32))
 
 
-def test_warning_filters_are_put_back_without_a_word(caller: Caller) -> None:
+def test_warning_filters_are_said_and_put_back(caller: Caller) -> None:
     before = list(warnings.filters)
-    assert called(caller, lambda: warnings.simplefilter("error", DeprecationWarning)).process == ()
+    ((name, _),) = called(caller, lambda: warnings.simplefilter("error", DeprecationWarning)).process
+    assert name == "warning filters"
     assert list(warnings.filters) == before
+
+
+def test_environment_variables_are_said_and_put_back(caller: Caller) -> None:
+    def change() -> None:
+        os.environ["DIFFTEST_TEST_SET"] = "1"
+        del os.environ["HOME"]
+
+    home = os.environ["HOME"]
+    assert called(caller, change).process == (("environment variables", "DIFFTEST_TEST_SET=1; no HOME"),)
+    assert ("DIFFTEST_TEST_SET" in os.environ, os.environ["HOME"]) == (False, home)
+
+
+def test_a_standard_descriptor_that_is_closed_is_opened_again(caller: Caller) -> None:
+    ((name, _),) = called(caller, lambda: os.close(0)).process
+    assert name == "standard descriptors"
+    assert os.get_inheritable(0)
 
 
 def test_a_setting_changed_while_loading_is_noted_and_not_there_in_the_call(caller: Caller) -> None:

@@ -116,7 +116,7 @@ def test_strides_offsets_and_values_of_views(tmp_path: Path) -> None:
     for value, found in zip(values, recorded(tmp_path, *values).args, strict=True):
         assert found.shape == value.shape
         assert found.stride() == value.stride()
-        assert Freezer()(found) == Freezer()(value)
+        assert Freezer()(found) == Freezer()(value.resolve_conj())  # values are recorded, not how they come to be
 
 
 def test_views_share_memory_again_across_arguments_and_keywords(tmp_path: Path) -> None:

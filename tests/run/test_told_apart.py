@@ -1,0 +1,228 @@
+"""Outcomes that differ in what is easily overlooked are different, and those that only look so are not.
+
+Each pair of bodies is a target of its own; all go through one run.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from difftest import api
+from difftest.result import TargetResult
+
+CASES = """
+import numpy as np
+import torch
+from difftest.target import Case, Target
+
+
+def cases():
+    for number in range(1, 7):
+        def build(number=number):
+            return {"x": torch.arange(number, dtype=torch.float32) - 2, "n": number, "items": list(range(number)),
+                    "table": {"a": 1, "b": 2}, "array": np.arange(number)}
+        yield Case(f"{number} values", build)
+
+
+TARGETS = tuple(Target("pair." + name, (f"pack.{name}:f",), cases) for name in NAMES)
+"""
+
+HEADER = """
+import collections, dataclasses, decimal, enum, functools, os, random, sys, warnings
+import numpy as np
+import torch
+"""
+
+
+# name -> (code of the module, body in base, body in head, kind of the mismatch, or the verdict)
+PAIRS: dict[str, tuple[str, str, str, str]] = {
+    # functions that are returned
+    "closed_over": ("", "k = n\ndef q(): return k\nreturn q", "k = n + 1\ndef q(): return k\nreturn q", "value"),
+    "default": ("", "def q(k=n): return k\nreturn q", "def q(k=n + 1): return k\nreturn q", "value"),
+    "partial": ("", "return functools.partial(int, '1')", "return functools.partial(int, '2')", "value"),
+    "method_of": (
+        "class K:\n    def __init__(self, v): self.v = v\n    def m(self): return self.v\n",
+        "return K(n).m",
+        "return K(n + 1).m",
+        "value",
+    ),
+    "method_of_builtin": ("", "return [n].index", "return [n + 1].index", "value"),
+    "class_value": ("class K: v = 1\n", "return K", "K.v = 2\nreturn K", "value"),
+    "other_code": ("", "return lambda v: v * n", "return lambda v: n * v + 0", "unmeasured"),
+    "helper_of_function": ("V = 1\ndef q(): return V\n", "return q", "global V\nV = 2\nreturn q", "value"),
+    "same_code": ("", "return lambda v: v * n", "m = n  # moved\nreturn lambda v: (v * n)", "identical"),
+    "documented": ("", "def q(): return 1\nreturn q", "def q():\n    'one'\n    return 1\nreturn q", "identical"),
+    "library_function": ("", "return torch.add", "return torch.sub", "type"),
+    # what objects hold
+    "numpy_generator": ("", "return np.random.default_rng(3)", "return np.random.default_rng(4)", "rng"),
+    "random_generator": ("", "return random.Random(1)", "return random.Random(2)", "rng"),
+    "deque_length": ("", "return collections.deque([1], 3)", "return collections.deque([1], 2)", "value"),
+    "decimal": ("", "return decimal.Decimal(n)", "return decimal.Decimal(n + 1)", "value"),
+    "ordered": (
+        "O = collections.OrderedDict\n",
+        "return O(a=1, b=2)",
+        "return O(b=2, a=1)",
+        "value",
+    ),
+    "factory": ("", "return collections.defaultdict(list)", "return collections.defaultdict(int)", "type"),
+    "attribute_of_list": (
+        "class M(list): pass\n",
+        "q = M([1]); q.extra = n; return q",
+        "q = M([1]); q.extra = n + 1; return q",
+        "value",
+    ),
+    "private_slot": (
+        "class K:\n    __slots__ = ('__a',)\n    def __init__(self, a): self.__a = a\n",
+        "return K(n)",
+        "return K(n + 1)",
+        "value",
+    ),
+    "exception_value": ("", "return ValueError('a')", "return ValueError('b')", "value"),
+    "exception_note": ("", "return ValueError('a')", "e = ValueError('a'); e.add_note('b'); return e", "structure"),
+    "dict_values": ("", "return {'a': n}.values()", "return {'a': n + 1}.values()", "value"),
+    "key": ("class K(str): pass\n", "return {K(n): 1}", "return {K(n + 1): 1}", "structure"),
+    "iterator": ("", "return iter(items)", "return iter(items[::-1])", "value"),
+    "masked": ("", "return np.ma.array([1, 2], mask=[0, 1])", "return np.ma.array([1, 2], mask=[1, 0])", "value"),
+    "array_subclass": (
+        "class M(np.ndarray): pass\n",
+        "return (array * 2).view(M)",
+        "return (array * 3 + 1).view(M)",
+        "value",
+    ),
+    "read_only": ("", "return array * 2", "q = array * 2; q.flags.writeable = False; return q", "structure"),
+    "unit_of_time": ("", "return np.datetime64(n, 'D')", "return np.datetime64(n, 's')", "type"),
+    "module_name": ("", "return __name__", "return __name__ + ''", "identical"),
+    "class_in_text": ("class K: pass\n", "return f'{K}'", "return f'{K}' + ''", "identical"),
+    # tensors that are more than their elements
+    "gradient_wanted": ("", "return x * 2", "return (x * 2).requires_grad_()", "structure"),
+    "gradient": (
+        "",
+        "x.requires_grad_(); x.sum().backward(); return n",
+        "x.requires_grad_(); (2 * x).sum().backward(); return n",
+        "value",
+    ),
+    "parameter": ("", "return x * 2", "return torch.nn.Parameter(x * 2, requires_grad=False)", "type"),
+    "attribute_of_tensor": ("", "return x * 2", "q = x * 2; q.tag = n; return q", "structure"),
+    "inference": (
+        "",
+        "with torch.no_grad(): return x * 1",
+        "with torch.inference_mode(): return x * 1",
+        "structure",
+    ),
+    "conjugate": (
+        "",
+        "return torch.complex(x, x).conj().resolve_conj()",
+        "return torch.complex(x, x).conj()",
+        "structure",
+    ),
+    "scale": (
+        "",
+        "return torch.quantize_per_tensor(x, 0.5, 0, torch.qint8)",
+        "return torch.quantize_per_tensor(x * 2, 1.0, 0, torch.qint8)",
+        "value",
+    ),
+    "nested": (
+        "",
+        "return torch.nested.nested_tensor([x, x])",
+        "return torch.nested.nested_tensor([x, x + 1])",
+        "value",
+    ),
+    "jagged": (
+        "J = torch.jagged\n",
+        "return torch.nested.nested_tensor([x, x], layout=J)",
+        "return torch.nested.nested_tensor([x, x + 1], layout=J)",
+        "value",
+    ),
+    "sparse": (
+        "",
+        "return torch.tensor([[0, n]]).to_sparse()",
+        "return torch.tensor([[0, n + 1]]).to_sparse()",
+        "value",
+    ),
+    # which objects are one and the same
+    "input_itself": ("", "return list(items)", "return items", "alias"),
+    "held_input": ("", "return [list(items)]", "return [items]", "alias"),
+    "one_list_twice": ("", "q = [n]; return [q, list(q)]", "q = [n]; return [q, q]", "alias"),
+    "one_dict_twice": ("", "return [{'a': n}, {'a': n}]", "q = {'a': n}; return [q, q]", "alias"),
+    "holds_itself": ("", "q = []; q.append([]); q[0].append(q); return q", "q = []; q.append(q); return q", "alias"),
+    "dict_in_other_order": (
+        "",
+        "q = [n]; return {'a': q, 'b': q}",
+        "q = [n]; return {'b': q, 'a': q}",
+        "identical",
+    ),
+    "immutables": (
+        "",
+        "return ((1, n), (1, n), 'ab' * n, ())",
+        "q = (1, n); return (q, q, 'ab' * n, tuple([]))",
+        "identical",
+    ),
+    "nested_deep": (
+        "",
+        "q = []\nfor _ in range(300): q = [q]\nreturn q",
+        "q = [1]\nfor _ in range(300): q = [q]\nreturn q",
+        "unmeasured",
+    ),
+    # settings of the process
+    "variable": ("", "return n", "os.environ['ZZ'] = '1'; return n", "mutation"),
+    "warning_filter": ("", "return n", "warnings.simplefilter('error'); return n", "mutation"),
+    "search_path": ("", "return n", "sys.path.append('/x'); return n", "mutation"),
+    "precision_shown": ("", "return n", "torch.set_printoptions(precision=2); return n", "mutation"),
+    "decimal_context": ("", "return n", "decimal.getcontext().prec = 5; return n", "mutation"),
+    "descriptor": ("", "return n", "os.close(1)\nreturn n", "mutation"),
+    "output_after_it": ("", "print('x', flush=True); return n", "os.write(1, b'x'); return n", "identical"),
+    # bytes that nobody wrote
+    "undefined_is_zero": (
+        "I = torch.int32\n",
+        "return torch.zeros(4, dtype=torch.bool)",
+        "q = torch.empty(4, dtype=I); q[:3] = 1; return q == 0",
+        "undefined",
+    ),
+    "undefined_above": (
+        "",
+        "return torch.zeros(4) > 1e30",
+        "q = torch.empty(4); q[:3] = 0; return q > 1e30",
+        "undefined",
+    ),
+    "undefined_largest": (
+        "",
+        "return torch.zeros(4).argmax()",
+        "q = torch.empty(4); q[0] = 1e38; q[1:3] = 0; return q.argmax()",
+        "undefined",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TargetResult]:
+    folder = tmp_path_factory.mktemp("pairs")
+    for arm in ("base", "head"):
+        (folder / arm / "pack").mkdir(parents=True)
+        (folder / arm / "pack/__init__.py").write_text("")
+    for name, (module, *bodies, _) in PAIRS.items():
+        for arm, body in zip(("base", "head"), bodies, strict=True):
+            text = "".join(f"    {line}\n" for line in body.split("\n"))
+            signature = "def f(x, n, items, table, array):\n"
+            (folder / arm / f"pack/{name}.py").write_text(f"{HEADER}{module}\n\n{signature}{text}")
+    cases = folder / "pair_cases.py"
+    cases.write_text(f"NAMES = {sorted(PAIRS)!r}\n{CASES}")
+    result = api.run(
+        api.RunOptions(
+            base=str(folder / "base"),
+            heads=(str(folder / "head"),),
+            targets=("pair.*",),
+            cases_from=(cases,),
+            jobs=1,
+        )
+    )
+    return {target.name.removeprefix("pair."): target for target in result.targets}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_it_is_what_it_looks_like_on_a_second_look(results: dict[str, TargetResult], name: str) -> None:
+    target, expected = results[name], PAIRS[name][3]
+    if expected in ("identical", "unmeasured"):
+        assert target.verdict == expected, target
+    else:
+        assert target.verdict == "different", target
+        assert expected in target.kinds
