@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from difftest.errors import DifftestError
-from difftest.result import Mismatch, RunResult, TargetResult
+from difftest.result import Change, Group, Mismatch, RunResult, TargetResult, Verdict
 
 from .sentence import sentence
 from .words import (
@@ -40,13 +40,41 @@ from .words import (
 LIMIT = 1_000_000
 """Longest page, in bytes."""
 
-STEPS = ((20, 400), (10, 300), (5, 200), (2, 120), (1, 80), (0, 80))
-"""Mismatches per target and characters per value: the first pair with which the page stays within the limit."""
+
+class Step(NamedTuple):
+    """How much of each target is shown.
+
+    Attributes:
+        mismatches, characters: mismatches of a target, and characters of a value.
+        changed_lines: lines of source, of a target.
+        pictures: of which targets the axes are drawn: `all`, those that are `not identical`, or `none`.
+    """
+
+    mismatches: int
+    characters: int
+    changed_lines: int
+    pictures: str
+
+
+STEPS = (
+    Step(20, 400, 400, "all"),
+    Step(20, 400, 200, "not identical"),
+    Step(10, 300, 120, "not identical"),
+    Step(5, 200, 60, "not identical"),
+    Step(2, 120, 30, "none"),
+    Step(1, 80, 10, "none"),
+    Step(0, 80, 0, "none"),
+)
+"""The first with which the page stays within the limit is taken."""
 
 LEAST_BYTES = 400
 """A mismatch never takes less in the page; saves rendering pages that cannot fit."""
 
 DETAIL_LINES = 12
+VALUES_OF_AN_AXIS = 40
+
+_RAN = {"differing": "◆", "both": "◇", "identical": "·", "none": "✕", "": ""}
+"""Marks of changed lines, by which of the traced cases ran them."""
 
 
 def check_available() -> None:
@@ -64,21 +92,21 @@ def render(result: RunResult) -> str:
     targets = by_weight(result.targets)
     check_available()
     carried = sum(len(t.mismatches) for t in targets)
-    for most, characters in STEPS:
-        if min(carried, most * len(targets)) * LEAST_BYTES < LIMIT:
-            page = _page(result, targets, most, characters)
+    for step in STEPS:
+        if min(carried, step.mismatches * len(targets)) * LEAST_BYTES < LIMIT:
+            page = _page(result, targets, step)
             if len(page.encode()) < LIMIT:
                 return page
     while True:
         # Only with thousands of targets. Those at the end are the ones a reader needs least.
-        page = _page(result, targets, 0, 80)
+        page = _page(result, targets, STEPS[-1])
         size = len(page.encode())
         if size < LIMIT:
             return page
         targets = targets[: int(len(targets) * LIMIT / size * 0.9)]
 
 
-def _page(result: RunResult, targets: Sequence[TargetResult], most: int, characters: int) -> str:
+def _page(result: RunResult, targets: Sequence[TargetResult], step: Step) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -101,7 +129,7 @@ def _page(result: RunResult, targets: Sequence[TargetResult], most: int, charact
         arms_left_out=max(0, len(arms) - 20),
         verdicts=[(verdict, count) for verdict, count in verdicts if count],
         kinds=present,
-        targets=[_target(t, result, most, characters) for t in targets],
+        targets=[_target(t, result, step) for t in targets],
         targets_left_out=len(result.targets) - len(targets),
         remarks=[
             (title, [plain(line, 600) for line in lines[:60]], max(0, len(lines) - 60))
@@ -113,7 +141,7 @@ def _page(result: RunResult, targets: Sequence[TargetResult], most: int, charact
     )
 
 
-def _target(target: TargetResult, result: RunResult, most: int, characters: int) -> dict[str, Any]:
+def _target(target: TargetResult, result: RunResult, step: Step) -> dict[str, Any]:
     cases = target.cases
     bar = [
         (name, count)
@@ -130,7 +158,7 @@ def _target(target: TargetResult, result: RunResult, most: int, characters: int)
         for arm in ("base", "head")
         if isinstance(lines := target.closure.get(arm, {}).get("lines"), int)
     ]
-    shown = target.mismatches[:most]
+    shown = target.mismatches[: step.mismatches]
     facts = [
         ("verdict", target.verdict + (f": {plain(target.reason, 600)}" if target.reason else "")),
         ("not measured", plain(why_unmeasured(target), 600)),
@@ -141,6 +169,8 @@ def _target(target: TargetResult, result: RunResult, most: int, characters: int)
         ("mismatches", kinds_words(target.kinds)),
         ("contract", contract_split(target)),
         ("A/A control", aa_words(target)),
+        ("fixed noise", plain(target.fixed_noise.get("said", ""), 600)),
+        ("distribution", plain(target.distribution.get("said", ""), 600)),
         ("both raised", f"the same exception in {plural(target.both_raised, 'case')}" * bool(target.both_raised)),
         ("stand-ins", plain(", ".join(target.standins), 600)),
         ("adapters", plain("; ".join(target.adapters), 600)),
@@ -156,9 +186,76 @@ def _target(target: TargetResult, result: RunResult, most: int, characters: int)
         "counts": counts_words(target),
         "bar": bar,
         "facts": [(key, value) for key, value in facts if value],
-        "mismatches": [_mismatch(m, characters) for m in shown],
+        "groups": [_group(group, step.characters) for group in target.groups] if step.mismatches else [],
+        "axes": _axes(target) if _is_drawn(target, step) else [],
+        "changes": _changes(target.changes, step),
+        "traced": target.traced,
+        "mismatches": [_mismatch(m, step.characters) for m in shown],
         "left_out": left_out(target) + len(target.mismatches) - len(shown),
     }
+
+
+def _is_drawn(target: TargetResult, step: Step) -> bool:
+    return step.pictures == "all" or (step.pictures == "not identical" and target.verdict != Verdict.IDENTICAL)
+
+
+def _axes(target: TargetResult) -> list[tuple[str, list[dict[str, Any]], int]]:
+    """Per axis its values, each with the worst outcome of its cases and the share of these; how many are left out."""
+    rows = []
+    for axis, values in target.axes.items():
+        cells = []
+        for value, outcomes in list(values.items())[:VALUES_OF_AN_AXIS]:
+            worst = next((v.value for v in ORDER if outcomes.get(v.value)), Verdict.IDENTICAL.value)
+            total = sum(outcomes.values())
+            hit = outcomes.get(worst, 0)
+            words = "" if worst == Verdict.IDENTICAL else f"{hit} of {total}"
+            cells.append(
+                {"value": plain(value, 40), "worst": worst, "words": words, "percent": round(100 * hit / total)}
+            )
+        rows.append((plain(axis, 40), cells, max(0, len(values) - VALUES_OF_AN_AXIS)))
+    return rows
+
+
+def _group(group: Group, characters: int) -> dict[str, Any]:
+    contract = f", {group.outside_contract} of them outside the contract" if group.outside_contract else ""
+    facts = [
+        ("kinds", ", ".join(group.kinds)),
+        ("likeness", group.likeness),
+        ("cases have in common", "; ".join(group.rules)),
+        ("only they run", ", ".join(group.lines)),
+        ("also", "; ".join(group.notes)),
+        ("example", f"{group.example} {group.label}".strip()),
+    ]
+    return {
+        "title": f"{plural(group.cases, 'case')}{contract}: {', '.join(group.leaves)}"[: 3 * characters],
+        "facts": [(name, plain(value, 2 * characters)) for name, value in facts if value],
+    }
+
+
+def _changes(changes: Sequence[Change], step: Step) -> list[dict[str, Any]]:
+    """The changed definitions as far as `step` allows, each line with its numbers and who ran it."""
+    left = step.changed_lines
+    shown = []
+    for change in changes:
+        lines = change.lines[: max(0, left)]
+        left -= len(lines)
+        shown.append(
+            {
+                "title": f"{change.symbol} ({change.status})",
+                "path": change.head_path or change.base_path,
+                "lines": [
+                    {
+                        "sign": {"+": "add", "-": "del"}.get(line.sign, "same"),
+                        "numbers": f"{line.base or '':>5} {line.head or '':>5}",
+                        "mark": _RAN.get(line.ran, ""),
+                        "text": f"{line.sign} {plain(line.text, 200)}",
+                    }
+                    for line in lines
+                ],
+                "cut": change.cut + len(change.lines) - len(lines),
+            }
+        )
+    return shown
 
 
 def _mismatch(mismatch: Mismatch, characters: int) -> dict[str, Any]:
@@ -171,5 +268,6 @@ def _mismatch(mismatch: Mismatch, characters: int) -> dict[str, Any]:
         "facts": ", ".join(fact for fact in facts if fact),
         "case": plain(mismatch.case, 64),
         "label": plain(mismatch.label, characters),
+        "likeness": mismatch.likeness,
         "detail": [plain(line, characters) for line in mismatch.detail[:DETAIL_LINES]],
     }

@@ -75,6 +75,8 @@ def marked(changes: Iterable[Change], ran: Mapping[str, Mapping[str, Mapping[int
     """
 
     def mark(change: Change, line: ChangedLine) -> ChangedLine:
+        if not line.text.strip() or line.text.lstrip().startswith("#"):
+            return line  # nothing there that could run
         if line.head is not None:
             return replace(line, ran=ran.get("head", {}).get(change.head_path, {}).get(line.head, "none"))
         return replace(line, ran=ran.get("base", {}).get(change.base_path, {}).get(line.base or 0, "none"))
