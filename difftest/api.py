@@ -40,6 +40,7 @@ from difftest.result import (
 )
 from difftest.run.causes import Differing, find_causes
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
+from difftest.run.reduction import Found, Request, reduce_found
 from difftest.run.supervisor import Supervisor, Unit
 from difftest.trees import Tree, open_tree
 from difftest.trees.cache import cache_folder, using
@@ -74,6 +75,8 @@ class RunOptions:
         lines: count which lines of each closure the cases execute (`--lines`); slower.
         expect: manifest of expected differences (:mod:`difftest.expect`).
         explain: look for the cause of what differs, in at most :data:`EXPLAIN_SECONDS` in all.
+        out: folder for what is found: the differing cases, made small, each with a script that shows the difference.
+        shrink: seconds for making one target's differing cases small.
         command: the command line, for the report.
     """
 
@@ -99,6 +102,8 @@ class RunOptions:
     lines: bool = False
     expect: Path | None = None
     explain: bool = True
+    out: Path | None = None
+    shrink: float = 10.0
     cache: Path | None = None
     command: str = ""
 
@@ -146,6 +151,8 @@ class _Run:
     alone: bool = False
     expected_used: set[int] = field(default_factory=set)
     results: dict[int, TargetResult] = field(default_factory=dict)
+    shares: dict[int, list[Unit]] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
 
 
 def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
@@ -186,6 +193,8 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         lifted = time.monotonic()
         state.observer.begin(len(state.planned))
         _execute(state, supervisor)
+        if options.out is not None:
+            _reduce(state, supervisor)
         results = tuple(state.results[i] for i in range(len(state.planned)))
         compared = sum(r.cases.executed or (r.code == "same") for r in results)
         verdict = overall([r.verdict for r in results])
@@ -286,6 +295,7 @@ def _check(options: RunOptions) -> None:
         ("--examples", options.examples),
         ("--jobs", options.jobs),
         ("--repeat", options.repeat),
+        ("--shrink", options.shrink),
     ):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, not {value:g}")
@@ -305,7 +315,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     """Run what has to be run, and make a result of each planned target."""
     options = state.options
     units: list[Unit] = []
-    shares: dict[int, list[Unit]] = {}
+    shares = state.shares
     for position, item in enumerate(state.planned):
         executes = item.code == "changed" or (item.code == "same" and options.execute_same)
         if not executes:
@@ -353,7 +363,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
             state.results[position] = _executed(state, state.planned[position], shares[position])
             state.observer.finish(state.results[position])
 
-    unit_options = {
+    unit_options = state.asked = {
         "kinds": list(options.cases),
         "case": options.case,
         "examples": options.examples,
@@ -387,6 +397,42 @@ def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:
     arms = ((state.base, item.base), (state.heads[item.head_index], item.head))
     fresh, common = code_numbers((arm.tree.read, bound.closure) for arm, bound in arms if bound.closure is not None)
     return {"numbers": [fresh, common], "database": {}}
+
+
+def _reduce(state: _Run, supervisor: Supervisor) -> None:
+    """Make the differing cases small, and write their folders."""
+    options = state.options
+    assert options.out is not None
+    found = {}
+    for position, units in state.shares.items():
+        listed = [unit for unit in units if unit.fuzz is None]  # what a fuzz drew is in no list, and small already
+        mismatches = _in_order([m for unit in listed for m in unit.mismatches])
+        if mismatches:
+            head = state.heads[state.planned[position].head_index].tree.identity
+            identities = (state.base.tree.identity, head)
+            found[position] = Found(units[0], mismatches, state.results[position], *identities)
+    request = Request(
+        options.out,
+        options.shrink,
+        options.repo or Path.cwd(),
+        {
+            "device": options.device,
+            "host": options.host,
+            "exceptions": options.exceptions,
+            "seed": options.seed,
+            "cases_from": [str(path.resolve()) for path in options.cases_from],
+        },
+        environment(options.device, options.host),
+    )
+    arms = {arm.label: arm for arm in (state.base, *state.heads)}
+    state.results.update(
+        zip(found, reduce_found(supervisor, arms, state.asked, list(found.values()), request), strict=True)
+    )
+
+
+def _in_order(mismatches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of cases inside the contract first, then by case."""
+    return sorted(mismatches, key=lambda m: (not m["contract"], m["number"]))
 
 
 def _mode(item: Planned, device: str) -> str:
@@ -446,8 +492,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     counts: Counter[str] = sum((u.counts for u in units), Counter())
     kinds: Counter[str] = sum((u.kinds for u in units), Counter())
     unmeasured: Counter[str] = sum((u.unmeasured for u in units), Counter())
-    mismatches = [m for u in units for m in u.mismatches]
-    mismatches.sort(key=lambda m: (not m["contract"], m["number"]))
+    mismatches = _in_order([m for u in units for m in u.mismatches])
     verdict, reason = Verdict.IDENTICAL, ""
     used: Counter[int] = sum((u.expected for u in units), Counter())
     state.expected_used.update(used)

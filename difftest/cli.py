@@ -55,6 +55,10 @@ def cli() -> None:
     metavar="DIR|FILE",
     help="A capture, whose calls are cases, or kept cases.",
 )
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for reduced cases, reproducers.")
+@click.option(
+    "--shrink", type=float, default=10.0, show_default=True, metavar="SECONDS", help="With --out, time for a target."
+)
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
 @click.option("--lines", is_flag=True, help="Say which lines of each target's code no case executes. Slower.")
 @click.option("--contract-only", is_flag=True, help="Leave out inputs that production never sends.")

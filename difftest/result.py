@@ -198,6 +198,36 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """A differing case made small, with the same kind of mismatch at the same leaf.
+
+    Attributes:
+        original: id of the case that it was made from.
+        kind, leaf, index, base, head: its mismatch, as in :class:`Mismatch`.
+        case: id of the reduced case; empty when it could not be reduced, with the reason.
+        bytes, requests, largest_axis: before and after.
+        executed: candidates executed.
+        seconds: time that it took.
+        path: its folder below the folder given with `--out`, with `case.safetensors` and `reproduce.py`.
+    """
+
+    original: str
+    kind: str
+    leaf: str
+    case: str = ""
+    index: tuple[int, ...] = ()
+    base: str = ""
+    head: str = ""
+    bytes: tuple[int, ...] = ()
+    requests: tuple[int, ...] = ()
+    largest_axis: tuple[int, ...] = ()
+    executed: int = 0
+    seconds: float = 0.0
+    path: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class CaseCounts:
     executed: int = 0
     identical: int = 0
@@ -221,6 +251,7 @@ class TargetResult:
         mode: how the code ran (`eager`, `triton-interpreter`, `triton-compiled`), or `not executed`.
         cases: counts; a case is unmeasured when base was not deterministic or both arms failed alike.
         mismatches: the first ones, at most :data:`MISMATCHES_SHOWN`; `mismatches_total` counts all.
+        reduced: the first mismatch of the largest groups, made small; with `--out` only.
         kinds: number of mismatches per kind.
         outside_contract: how many of the different cases are outside the target's contract.
         aa: A/A control: `{"cases": n, "differences": m}`: base against base.
@@ -258,6 +289,7 @@ class TargetResult:
     cases: CaseCounts = CaseCounts()
     mismatches: tuple[Mismatch, ...] = ()
     mismatches_total: int = 0
+    reduced: tuple[Reduced, ...] = ()
     kinds: Mapping[str, int] = field(default_factory=dict)
     outside_contract: int = 0
     aa: Mapping[str, int] = field(default_factory=dict)

@@ -54,6 +54,9 @@ class Unit:
         explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
         explained: what that found.
         told, alike: which cases differ in what way, and which are identical, by case index.
+        task: the case to make small (:class:`difftest.run.shrinking.ShrinkRun`); None in a run.
+        patience: deaths of children after which it is given up.
+        reduced: what came of that.
     """
 
     number: int
@@ -70,6 +73,9 @@ class Unit:
     explained: dict[str, Any] = field(default_factory=dict)
     told: list[list[Any]] = field(default_factory=list)
     alike: list[int] = field(default_factory=list)
+    task: dict[str, Any] | None = None
+    patience: int = 2 * MAX_DEATHS + 2
+    reduced: dict[str, Any] | None = None
     start: int = 0
     until: int | None = None
     dead: dict[int, list[Any]] = field(default_factory=dict)
@@ -350,6 +356,8 @@ class _Loop:
             unit.explained |= message["parts"]
             if message["done"]:
                 self.complete(slot, unit)
+        elif "reduced" in message:
+            self.units[message["reduced"]].reduced = message["record"]
         elif "stop" in message:
             raise DifftestError(message["stop"])
 
@@ -430,6 +438,7 @@ class _Loop:
                         "fuzz": unit.fuzz,
                         "memory": unit.memory,
                         "explain": unit.explain,
+                        "task": unit.task,
                         "options": self.options,
                     }
                 }
@@ -471,7 +480,7 @@ class _Loop:
         with contextlib.suppress(BlockingIOError, EOFError, ValueError, LookupError, TypeError):
             while True:
                 for message in channel.arrived():
-                    if not message.keys().isdisjoint(("result", "explained", "fault", "stop")):
+                    if not message.keys().isdisjoint(("result", "explained", "reduced", "fault", "stop")):
                         self.from_child(slot, message)
         channel.drain()
         began = self.supervisor.pids.pop(slot, None) is not None
@@ -506,7 +515,7 @@ class _Loop:
             unit.unmeasured[f"the worker died outside a call ({text}): {self.supervisor.last_words(slot)}"] += 1
             unit.counts["unmeasured"] += 1
             unit.start += 1
-        if unit.deaths > 2 * MAX_DEATHS + 2 or (unit.until is not None and state == BETWEEN):
+        if unit.deaths > unit.patience or (unit.task is None and unit.until is not None and state == BETWEEN):
             unit.unmeasured["not run: earlier cases crashed or hung, again and again"] += 1
             unit.counts["unmeasured"] += 1
             self.close(unit)

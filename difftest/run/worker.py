@@ -303,6 +303,10 @@ class Child:
             return FuzzRun(self, unit)
         from difftest.run.unit import UnitRun
 
+        if unit["task"] is not None:
+            from difftest.run.shrinking import ShrinkRun
+
+            return ShrinkRun(self, unit)
         if unit["explain"] is not None:
             from difftest.run.explaining import Explanation
 

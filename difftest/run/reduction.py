@@ -1,0 +1,144 @@
+"""After a run: the differing cases made small in the same worker, and a folder for each. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from difftest.result import Identity, Reduced, TargetResult
+from difftest.run.plan import ArmSource
+from difftest.run.supervisor import Supervisor, Unit
+from difftest.shrink.groups import groups, position
+from difftest.shrink.reproducer import write_folder
+
+DEATHS = 60
+"""Children that may die while one case is reduced: of a crash, every step costs one."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A target that differs.
+
+    Attributes:
+        unit: one of its units; the others are of the same target and arms.
+        mismatches: of all its units, in the order in which they are shown.
+        result: its result so far.
+        base, head: the trees.
+    """
+
+    unit: Unit
+    mismatches: Sequence[Mapping[str, Any]]
+    result: TargetResult
+    base: Identity
+    head: Identity
+
+
+@dataclass(frozen=True)
+class Request:
+    """How the differing cases are to be reduced.
+
+    Attributes:
+        out: folder for what is found.
+        seconds: for one target.
+        repo: git repository of the revisions, None when there is none.
+        options: `device`, `host`, `exceptions`, `seed`, `cases_from` of the run, for the reproducer.
+        environment: of the run.
+    """
+
+    out: Path
+    seconds: float
+    repo: Path | None
+    options: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+def reduce_found(
+    supervisor: Supervisor,
+    arms: Mapping[str, ArmSource],
+    run_options: Mapping[str, Any],
+    found: Sequence[Found],
+    request: Request,
+) -> list[TargetResult]:
+    """Reduce the first mismatch of each group and write its folder; the results with what came of it.
+
+    Raises:
+        DifftestError: the worker failed, or a folder cannot be written.
+    """
+    units: list[Unit] = []
+    tasks: list[list[Unit]] = []
+    for item in found:
+        chosen = groups(item.mismatches)
+        tasks.append([])
+        for mismatch in chosen:
+            number = len(units)
+            task = {
+                "index": mismatch["number"],
+                "case": mismatch["case"],
+                "kind": mismatch["kind"],
+                "leaf": mismatch["leaf"],
+                "position": position(mismatch),
+                "seconds": request.seconds / len(chosen),
+                "folder": str(supervisor.scratch / "home" / f"reduce-{number}"),
+            }
+            # A call that hangs ends the candidate: waiting for it as long as a run does would use up the time.
+            timeout = min(item.unit.timeout, max(2.0, request.seconds / 4))
+            like = item.unit
+            unit = Unit(
+                number, like.target, like.symbols, like.arms, (0, 1), timeout, ("reduce", number), task=task,
+                patience=DEATHS,
+            )  # fmt: skip
+            units.append(unit)
+            tasks[-1].append(unit)
+    options = {**run_options, "expect": [], "examples": None, "seconds": None, "lines": False, "repeat": 1}
+    if units:
+        supervisor.run(units, arms, options, lambda unit, done: None, lambda unit: None)
+    return [_with_reduced(item, its, request) for item, its in zip(found, tasks, strict=True)]
+
+
+def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> TargetResult:
+    reduced = []
+    code = {arm: closure["digest"] for arm, closure in item.result.closure.items()}
+    for unit in units:
+        assert unit.task is not None
+        record = unit.reduced or {"reason": next(iter(unit.unmeasured), "the worker ended before it was done")}
+        mismatch = record.get("mismatch")
+        if mismatch is None:
+            reduced.append(Reduced(unit.task["case"], unit.task["kind"], unit.task["leaf"], reason=record["reason"]))
+            continue
+        arm = item.unit.arms[1]
+        place = Path(_file_name(item.result.name + ("" if arm == "head" else f"-{arm}"))) / _file_name(
+            unit.task["case"]
+        )
+        # two groups may be found in one case
+        taken = sum(other.path.startswith(f"{place}/") or other.path == str(place) for other in reduced)
+        place = place.with_name(f"{place.name}-{taken + 1}") if taken else place
+        text = {
+            "record": record, "target": item.result.name, "base": item.base, "head": item.head, "code": code,
+            "options": request.options, "environment": request.environment, "repo": request.repo,
+        }  # fmt: skip
+        write_folder(request.out / place, Path(unit.task["folder"]), text)
+        reduced.append(
+            Reduced(
+                original=unit.task["case"],
+                kind=mismatch["kind"],
+                leaf=mismatch["leaf"],
+                case=record["case"],
+                index=tuple(mismatch["index"]),
+                base=mismatch["base"],
+                head=mismatch["head"],
+                bytes=tuple(record["bytes"]),
+                requests=tuple(record["requests"]),
+                largest_axis=tuple(record["largest_axis"]),
+                executed=record["executed"],
+                seconds=record["seconds"],
+                path=str(place),
+            )
+        )
+    return replace(item.result, reduced=tuple(reduced))
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]", "_", text)[:120]

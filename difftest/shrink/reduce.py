@@ -1,0 +1,363 @@
+"""The passes that make a differing case small. Deterministic: the same verdicts lead to the same candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from difftest.call.values import case_id
+from difftest.record.decode import RecordedObject
+from difftest.shrink.sizes import FIRST, INNER, LATER, Cut, Ragged, Sizes
+from difftest.shrink.tree import (
+    Change,
+    Path,
+    edited,
+    elements,
+    general,
+    is_array,
+    is_numbers,
+    is_plain_tensor,
+    plain,
+    pool_bytes,
+    walk,
+)
+from difftest.shrink.values import ANYTHING, Common, common, normalised, pieces, simpler, with_zeros
+from difftest.target import Made, Pool, Seeded
+
+SMALL = (1, 2, 3, 4, 8, 16, 32)
+"""Lengths to which a size is cut first."""
+
+_UNFIT = (IndexError, ValueError, RuntimeError, TypeError, OverflowError)
+"""What making a candidate raises when lengths that look alike are not: there is no such candidate then."""
+
+
+class OutOfTimeError(Exception):
+    """Raised by `accepts` when no further candidate is to be tried."""
+
+
+class Reducer:
+    """Makes a pool small as long as `accepts` says that what is wrong with it stays the same.
+
+    Args:
+        pool: the original; never changed.
+        accepts: executes a candidate. Raises OutOfTimeError when the time is over.
+        hint: the position of the mismatch inside its leaf, so that its row and column are tried first.
+        contract: the original is inside its target's contract, and so must be what it becomes.
+
+    Attributes:
+        pool: the smallest accepted so far.
+    """
+
+    def __init__(
+        self, pool: Pool, accepts: Callable[[Pool], bool], hint: Sequence[int] = (), contract: bool = True
+    ) -> None:
+        self.pool = pool
+        self.contract = contract
+        self._accepts = accepts
+        self._hint = tuple(dict.fromkeys(hint))
+        self._refused: set[str] = set()
+        self._accepted = 0
+        leaves: dict[Path, list[Any]] = {}
+        for path, value in walk(pool):
+            leaves.setdefault(general(path), []).append(value)
+        self._common = {path: common(values) for path, values in leaves.items()}
+
+    def run(self) -> Pool:
+        """The smallest pool found; ends when no pass gets further or the time is over."""
+        passes = (
+            self._layouts, self._requests, self._features, self._drafts, self._sizes, self._lists, self._dtypes,
+            self._values, self._elements,
+        )  # fmt: skip
+        try:
+            before = -1
+            while self._accepted > before:
+                before = self._accepted
+                for each in passes:
+                    each()
+        except OutOfTimeError:
+            pass
+        return self.pool
+
+    # -- trying ---------------------------------------------------------------------------------------------------
+
+    def _try(self, make: Callable[[], Pool]) -> bool:
+        try:
+            candidate = self._mended(make())
+        except _UNFIT:
+            return False
+        identity = case_id("", candidate)
+        if identity in self._refused:
+            return False
+        if not self._accepts(candidate):
+            self._refused.add(identity)
+            return False
+        self._refused.add(identity)  # it is what we have; no pass gains by trying it again
+        self.pool = candidate
+        self._accepted += 1
+        return True
+
+    def _mended(self, pool: Pool) -> Pool:
+        """Rows that were probabilities are so still."""
+        changes: dict[Path, list[Change]] = {}
+        for path, value in walk(pool):
+            kept = self._common.get(general(path), ANYTHING)
+            was = self.contract and kept.distribution and is_array(value) and elements(value)
+            if was and not common([value]).distribution:
+                changes[path] = [normalised]
+        return edited(pool, changes) if changes else pool
+
+    def _set(self, path: Path, value: Any) -> bool:
+        return self._try(lambda: edited(self.pool, {path: [lambda _: value]}))
+
+    def _kept(self, path: Path) -> Common:
+        return self._common.get(general(path), ANYTHING) if self.contract else ANYTHING
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def _layouts(self) -> None:
+        """Contiguous memory, each leaf its own."""
+        shared: dict[int, int] = {}
+        arrays = [(path, value) for path, value in walk(self.pool) if is_array(value)]
+        for _, value in arrays:
+            address = _memory(value)
+            shared[address] = shared.get(address, 0) + 1
+        odd = [path for path, value in arrays if shared[_memory(value)] > 1 or not _is_plain(value)]
+        if not odd or self._try(lambda: edited(self.pool, {path: [plain] for path in odd})):
+            return
+        for path in odd:
+            self._try(lambda path=path: edited(self.pool, {path: [plain]}))  # type: ignore[misc]
+
+    def _requests(self) -> None:
+        variants = [Cut((FIRST,)), Cut((FIRST,), remap=False), Cut((FIRST, LATER, INNER))]
+        variants += [Cut((FIRST,), scalars=False), Cut((FIRST,), ragged=False, remap=False)]
+        for size, _ in Sizes(self.pool).lengths(FIRST)[:4]:
+            self._cut(size, variants)
+
+    def _sizes(self) -> None:
+        variants = [Cut((LATER,)), Cut((LATER, FIRST, INNER)), Cut((LATER,), partner=True)]
+        if not self.contract:
+            variants.append(Cut((LATER,), remap=False))
+        sizes = Sizes(self.pool)
+        for size, _ in sorted(sizes.lengths(LATER, FIRST), reverse=True)[:8]:
+            self._cut(size, variants, prefixes=True)
+
+    def _cut(self, size: int, variants: Sequence[Cut], prefixes: bool = False) -> None:
+        """Keep few positions of a size, in the first of several ways that lets any be left out."""
+        start = Sizes(self.pool)
+        hints = [h for h in (*self._hint, 0, size - 1) if h < size]
+        first: list[list[int]] = [[h] for h in dict.fromkeys(hints)]
+        if prefixes:
+            first = [list(range(n)) for n in SMALL if n < size] + first
+            first += [[0, h] for h in dict.fromkeys(hints) if h]
+        half = size // 2
+        first += [list(range(half)), list(range(half, size))]
+        for number, how in enumerate(variants):
+            kept = self._first(start, size, first, how)
+            if kept is None and number == 0:
+                kept = self._thinned(start, size, list(range(size)), how, max(1, size // 8))
+            if kept is not None:
+                self._thinned(start, size, kept, how, 1)
+                return
+
+    def _first(self, start: Sizes, size: int, keeps: Sequence[list[int]], how: Cut) -> list[int] | None:
+        for keep in keeps:
+            if keep and self._try(lambda keep=keep: start.cut(size, keep, how)):  # type: ignore[misc]
+                return keep
+        return None
+
+    def _thinned(self, start: Sizes, size: int, keep: list[int], how: Cut, least: int) -> list[int] | None:
+        """Leave out runs of positions, long ones first; None when nothing could be."""
+        found = None
+        width = len(keep) // 2
+        while width >= least:
+            at = 0
+            while at < len(keep):
+                rest = keep[:at] + keep[at + width :]
+                if rest and self._try(lambda rest=rest: start.cut(size, rest, how)):  # type: ignore[misc]
+                    keep = found = rest
+                else:
+                    at += width
+            width //= 2
+        return found
+
+    def _features(self) -> None:
+        """What may be left out or be None."""
+        found = []
+        for path, value in walk(self.pool):
+            parent = _at(self.pool, path[:-1])
+            named = isinstance(parent, Made | RecordedObject) or (type(parent) is dict and type(path[-1]) is str)
+            if named and not isinstance(value, str | bool | None | RecordedObject):
+                found.append((-_weight(value), path))
+        for _, path in sorted(found, key=lambda item: item[0]):
+            if _at(self.pool, path) is None:
+                continue
+            parent = _at(self.pool, path[:-1])
+            if not self._set(path, None) and isinstance(parent, Made) and path[-1] in parent.optional:
+                self._try(lambda path=path: edited(self.pool, {path[:-1]: [_without(path[-1])]}))  # type: ignore[misc]
+
+    def _drafts(self) -> None:
+        """Fewer items in each request."""
+        for number in range(len(Sizes(self.pool).ragged)):
+            for cap in (0, 1, 2):
+                sizes = Sizes(self.pool)
+                if number < len(sizes.ragged):
+                    ragged = sizes.ragged[number]
+                    if max(ragged.counts) > cap:
+                        self._try(lambda s=sizes, r=ragged, c=cap: s.with_counts(r, [min(n, c) for n in r.counts]))  # type: ignore[misc]
+            sizes = Sizes(self.pool)
+            if number < len(sizes.ragged):
+                self._each_request(sizes.ragged[number], number)
+
+    def _each_request(self, ragged: Ragged, number: int) -> None:
+        for request in range(min(len(ragged.counts), 64)):
+            for target in (0, 1, ragged.counts[request] // 2, ragged.counts[request] - 1):
+                sizes = Sizes(self.pool)
+                if number >= len(sizes.ragged) or request >= len(sizes.ragged[number].counts):
+                    return
+                now = sizes.ragged[number]
+                counts = [target if i == request else n for i, n in enumerate(now.counts)]
+                if 0 <= target < now.counts[request] and self._try(
+                    lambda s=sizes, r=now, c=counts: s.with_counts(r, c)  # type: ignore[misc]
+                ):
+                    break
+
+    def _lists(self) -> None:
+        """Shorter lists inside lists, fewer keys."""
+        groups: dict[Path, list[Path]] = {}
+        for path, value in walk(self.pool):
+            if type(value) is list and value and any(type(step) is int for step in path):
+                groups.setdefault(general(path), []).append(path)
+        for paths in groups.values():
+            for length in (0, 1, 2):
+                if self._try(lambda n=length, p=paths: edited(self.pool, {path: [lambda v: v[:n]] for path in p})):  # type: ignore[misc]
+                    break
+        for path, value in list(walk(self.pool)):
+            if _at(self.pool, path) is not value:
+                continue
+            if type(value) is list and value and any(type(step) is int for step in path):
+                self._shorter(path, value)
+            elif type(value) is dict and value and all(type(key) is int for key in value):
+                for key in list(value):
+                    self._try(lambda p=path, k=key: edited(self.pool, {p: [_without(k)]}))  # type: ignore[misc]
+            elif isinstance(value, set | frozenset) and value:
+                for item in sorted(value, key=repr):
+                    now = _at(self.pool, path)
+                    self._set(path, now - {item})
+
+    def _shorter(self, path: Path, value: list[Any]) -> None:
+        for keep in ([], value[:1], value[-1:], value[: len(value) // 2], value[len(value) // 2 :]):
+            if len(keep) < len(value) and self._set(path, list(keep)):
+                return
+
+    def _dtypes(self) -> None:
+        floats = [
+            path
+            for path, value in walk(self.pool)
+            if isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.dtype != torch.float32
+        ]
+        if not floats or self._try(lambda: edited(self.pool, {path: [_single] for path in floats})):
+            return
+        for path in floats:
+            self._try(lambda path=path: edited(self.pool, {path: [_single]}))  # type: ignore[misc]
+
+    def _values(self) -> None:
+        for path, value in self._leaves():
+            limit = _largest(value)
+            for candidate in simpler(value, self._kept(path)):
+                if self.contract and limit is not None and (_largest(candidate) or 0) > max(limit, 0):
+                    continue
+                if self._set(path, candidate):
+                    break
+
+    def _elements(self) -> None:
+        for path, value in self._leaves():
+            if not is_array(value):
+                continue
+            kept = self._kept(path)
+            for start, end in pieces(value, kept):
+                made = with_zeros(_at(self.pool, path), start, end)
+                if made is not None and kept.allows(made):
+                    self._set(path, made)
+
+    def _leaves(self) -> Iterator[tuple[Path, Any]]:
+        """Leaves whose values are not what holds the pool together, large ones first."""
+        sizes = Sizes(self.pool)
+        structure = {path for ragged in sizes.ragged for path, _ in ragged.leaves}
+        lengths = {axis.length for axis in sizes.axes}
+        found = []
+        for path, value in sizes.nodes.items():
+            if path in structure or (type(value) is int and value in lengths):
+                continue
+            if isinstance(value, bool) and self.contract:
+                continue
+            if (is_array(value) or is_numbers(value) or isinstance(value, int | float | Seeded)) and elements(value):
+                found.append((path, value))
+        yield from sorted(found, key=lambda item: -elements(item[1]))
+
+
+def requests(pool: Pool) -> int:
+    """How many requests a pool seems to be of: the most frequent length of first axes."""
+    counts: dict[int, int] = {}
+    for axis in Sizes(pool).axes:
+        if axis.role == FIRST and axis.length:
+            counts[axis.length] = counts.get(axis.length, 0) + 1
+    return max(counts, key=lambda n: (counts[n], -n)) if counts else 0
+
+
+def _at(pool: Pool, path: Path) -> Any:
+    value: Any = pool
+    for step in path:
+        if isinstance(value, Made | RecordedObject):
+            value = value.fields
+        key = step[1] if type(step) is tuple else step
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _without(name: Any) -> Callable[[Any], Any]:
+    def change(old: Any) -> Any:
+        if isinstance(old, Made):
+            return replace(old, fields={key: item for key, item in old.fields.items() if key != name})
+        return {key: item for key, item in old.items() if key != name}
+
+    return change
+
+
+def _weight(value: Any) -> int:
+    return pool_bytes({"": value})
+
+
+def _memory(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return int(value.untyped_storage().data_ptr())
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return int(value.__array_interface__["data"][0])
+
+
+def _is_plain(value: Any) -> bool:
+    return is_plain_tensor(value) if isinstance(value, torch.Tensor) else value.flags.c_contiguous
+
+
+def _single(value: torch.Tensor) -> torch.Tensor:
+    return value.to(torch.float32)
+
+
+def _largest(value: Any) -> int | None:
+    """The largest of a leaf's integers."""
+    if type(value) is int:
+        return value
+    if is_numbers(value) and set(map(type, value)) == {int}:
+        return int(max(value))
+    if isinstance(value, torch.Tensor) and not value.dtype.is_floating_point and value.dtype != torch.bool:
+        return int(value.to(torch.int64).max())
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        return int(value.max())
+    return None

@@ -1,0 +1,120 @@
+"""A run with `--out` leaves small cases and scripts that show the difference; crashes and hangs are reduced, too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from difftest import api
+from difftest.record.casefile import read_case
+from difftest.result import Reduced, RunResult
+
+CASES = """
+import torch
+from difftest.target import Case, Target
+
+
+def cases():
+    for rows in (1, 40, 64):
+        yield Case(
+            f"{rows} rows",
+            lambda rows=rows: {"values": torch.arange(rows * 50, dtype=torch.float64).reshape(rows, 50), "scale": 2.5},
+        )
+
+
+TARGETS = (Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=2.0),)
+"""
+
+BASE = """
+def scaled(values, scale):
+    return values * scale
+"""
+
+HEADS = {
+    "value": "    if len(values) > 2 and values.shape[1] > 3:\n        return values * scale + 1\n",
+    "crash": "    if len(values) > 1:\n        import ctypes; ctypes.string_at(0)\n",
+    "hang": "    while len(values) > 1:\n        pass\n",
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Path]:
+    folder = tmp_path_factory.mktemp("scaled")
+    (folder / "cases.py").write_text(CASES)
+    for name in ("base", *HEADS):
+        (folder / name / "pack").mkdir(parents=True)
+        (folder / name / "pack" / "__init__.py").write_text("")
+        lines = BASE.splitlines(keepends=True)
+        text = "".join([*lines[:2], HEADS.get(name, ""), *lines[2:]])
+        (folder / name / "pack" / "scaled.py").write_text(text)
+    request = api.RunOptions(
+        base=str(folder / "base"),
+        heads=tuple(str(folder / name) for name in HEADS),
+        targets=("user.scaled",),
+        cases_from=(folder / "cases.py",),
+        out=folder / "out",
+        shrink=6.0,
+        jobs=2,
+    )
+    return api.run(request), folder / "out"
+
+
+def reduced(found: tuple[RunResult, Path], head: str) -> tuple[Reduced, Path]:
+    (target,) = [t for t in found[0].targets if Path(t.head).name == head]
+    (record,) = target.reduced
+    return record, found[1] / record.path
+
+
+def test_a_value_is_reduced_to_what_it_takes(found: tuple[RunResult, Path]) -> None:
+    record, folder = reduced(found, "value")
+    assert (record.kind, record.leaf, record.reason) == ("value", "return", "")
+    assert record.requests == (40, 3)
+    assert record.largest_axis == (50, 4)
+    assert record.bytes == (40 * 50 * 8 + 8, 3 * 4 * 4 + 8)  # float32 now
+    assert (record.base, record.head) == ("0", "1")
+    original, small = read_case(folder / "original.safetensors"), read_case(folder / "case.safetensors")
+    assert (original.id, small.id) == (record.original, record.case)
+    assert original.label == "40 rows"
+
+
+@pytest.mark.parametrize(("head", "kind"), [("crash", "crash"), ("hang", "timeout")])
+def test_what_ends_the_process_is_reduced_as_well(found: tuple[RunResult, Path], head: str, kind: str) -> None:
+    record, folder = reduced(found, head)
+    assert (record.kind, record.leaf, record.reason) == (kind, "call", "")
+    assert record.requests[1] < record.requests[0]
+    assert read_case(folder / "case.safetensors").id == record.case
+
+
+def test_the_script_shows_the_difference_in_a_process_of_its_own(found: tuple[RunResult, Path], tmp_path: Path) -> None:
+    record, folder = reduced(found, "value")
+    done = subprocess.run([sys.executable, folder / "reproduce.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "value at return[0, 0]\n  base 0 (0x0)\n  head 1 (0x1)\n  bits 0x00000000 against 0x3f800000" in done.stdout
+    assert record.case in done.stdout
+    assert "NOT the version" not in done.stdout
+    same = subprocess.run(
+        [sys.executable, folder / "reproduce.py", "--head", found[0].base.spec], capture_output=True, text=True
+    )
+    assert same.returncode == 0, same.stderr
+    assert "NOT the version that this was found on" in same.stdout
+    assert "the code that the target reaches is not the same as then" in same.stdout
+
+
+def test_the_script_refuses_another_case(found: tuple[RunResult, Path], tmp_path: Path) -> None:
+    _, folder = reduced(found, "value")
+    (tmp_path / "reproduce.py").write_text((folder / "reproduce.py").read_text())
+    (tmp_path / "case.safetensors").write_bytes((folder / "original.safetensors").read_bytes())
+    done = subprocess.run([sys.executable, tmp_path / "reproduce.py"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "its hash is another one" in done.stdout
+
+
+def test_the_result_keeps_to_its_schema(found: tuple[RunResult, Path]) -> None:
+    schema = json.loads((resources.files("difftest") / "schema" / "run.json").read_text())
+    jsonschema.validate(json.loads(json.dumps(found[0].to_json())), schema)

@@ -1,0 +1,167 @@
+"""The passes reach the smallest case that still differs, and leave what its contract rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from difftest.shrink.groups import groups, leaf_key, position
+from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
+from difftest.shrink.tree import is_plain_tensor, largest_axis
+from difftest.target import Made, Pool, Seeded
+
+
+def batch() -> Pool:
+    generator = torch.Generator().manual_seed(3)
+    probabilities = torch.rand(12, 50, generator=generator).softmax(-1)
+    counts = [3, 0, 2, 1, 3, 0, 1, 2]
+    wide = torch.randn(12, 64, generator=generator)
+    return {
+        "target_probs": probabilities,
+        "logits": wide.to(torch.bfloat16)[:, :50],
+        "draft_token_ids": torch.randint(0, 50, (12,), generator=generator),
+        "num_draft_tokens": counts,
+        "cu_num_draft_tokens": torch.tensor(counts).cumsum(0),
+        "temperature": torch.rand(8, generator=generator) + 0.25,
+        "uniform": torch.rand(12, generator=generator),
+        "slots": torch.randperm(8, generator=generator),
+        "generators": {i: Seeded(100 + i) for i in range(8)},
+        "metadata": Made("m:C", {"top_k": torch.full((8,), 5), "output": [[i, i + 1] for i in range(8)]}),
+    }
+
+
+def holds_together(pool: Pool) -> None:
+    """What a target's contract would ask of the batch."""
+    counts = pool["num_draft_tokens"]
+    total, rows = sum(counts), len(counts)
+    assert pool["cu_num_draft_tokens"].tolist() == np.cumsum(counts).tolist()
+    vocabulary = pool["target_probs"].shape[1]
+    assert len(pool["target_probs"]) == total
+    assert torch.allclose(pool["target_probs"].sum(-1), torch.ones(total))
+    assert all(0 <= i < vocabulary for i in pool["draft_token_ids"].tolist())
+    assert len(pool["draft_token_ids"]) == len(pool["uniform"]) == total
+    if pool["temperature"] is not None:
+        assert len(pool["temperature"]) == rows
+        assert (pool["temperature"] > 0).all()
+    assert ((pool["uniform"] >= 0) & (pool["uniform"] < 1)).all()
+    if pool["slots"] is not None:
+        assert len(set(pool["slots"].tolist())) == rows
+    assert set(pool["generators"] or {}) <= set(range(rows))
+
+
+def reduced(pool: Pool, wrong: Any, hint: tuple[int, ...] = (), contract: bool = True) -> tuple[Pool, int]:
+    executed = 0
+
+    def accepts(candidate: Pool) -> bool:
+        nonlocal executed
+        executed += 1
+        try:
+            if contract:
+                holds_together(candidate)
+            return bool(wrong(candidate))
+        except (AssertionError, TypeError, IndexError, KeyError, AttributeError):
+            return False
+
+    return Reducer(pool, accepts, hint, contract).run(), executed
+
+
+def test_one_request_with_one_draft_is_left_when_that_is_enough() -> None:
+    found, executed = reduced(batch(), lambda p: p["target_probs"].numel() and (p["temperature"] is not None))
+    assert found["num_draft_tokens"] == [1]
+    assert found["target_probs"].tolist() == [[1.0]]
+    assert found["metadata"] is None
+    assert found["generators"] is None
+    assert found["slots"] is None
+    assert found["logits"] is None or found["logits"].dtype == torch.float32
+    assert largest_axis(found) == 1
+    assert executed < 150
+
+
+def test_what_the_mismatch_needs_stays() -> None:
+    def wrong(pool: Pool) -> bool:
+        ids = pool["draft_token_ids"].tolist()
+        return len(ids) >= 2 and ids[-1] >= 3 and pool["metadata"].fields["output"][0] is not None
+
+    found, _ = reduced(batch(), wrong)
+    assert sum(found["num_draft_tokens"]) == 2
+    assert found["draft_token_ids"].tolist()[-1] == found["target_probs"].shape[1] - 1 == 3
+    assert largest_axis(found) == 4
+
+
+def test_a_layout_that_matters_is_kept_while_the_rest_becomes_small() -> None:
+    def wrong(pool: Pool) -> bool:
+        return not pool["logits"].is_contiguous() and pool["logits"].dtype == torch.bfloat16
+
+    found, _ = reduced(batch(), wrong)
+    assert not is_plain_tensor(found["logits"])
+    assert largest_axis(found) == 2
+
+
+def test_the_position_of_the_mismatch_is_tried_first() -> None:
+    found, executed = reduced(batch(), lambda p: 104 in [s.seed for s in p["generators"].values()], hint=(4,))
+    assert found["generators"] == {0: Seeded(104)}
+    assert found["num_draft_tokens"] == [0]
+    assert requests(found) == 1
+    assert executed < 150
+
+
+def test_outside_the_contract_anything_goes() -> None:
+    found, _ = reduced(batch(), lambda p: p["target_probs"].numel() > 0, contract=False)
+    assert found["target_probs"].tolist() == [[0.0]]
+
+
+def test_time_is_up_when_the_caller_says_so() -> None:
+    calls = 0
+
+    def accepts(pool: Pool) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise OutOfTimeError
+        return True
+
+    found = Reducer(batch(), accepts).run()
+    assert calls == 4
+    assert len(found["num_draft_tokens"]) < 8
+
+
+def test_the_same_verdicts_lead_to_the_same_candidates() -> None:
+    from difftest.call.values import case_id
+
+    def candidates() -> list[str]:
+        met = []
+
+        def accepts(pool: Pool) -> bool:
+            met.append(case_id("t", pool))
+            return len(met) % 3 == 1
+
+        Reducer(batch(), accepts).run()
+        return met
+
+    assert candidates() == candidates()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "key"),
+    [
+        ("return[1][3]", "return[1][]"),
+        ("logits", "logits"),
+        ("x[2].y[0]", "x[].y[]"),
+        ("return['ids'][4]", "return['ids'][]"),
+    ],
+)
+def test_leaves_are_the_same_but_for_rows(leaf: str, key: str) -> None:
+    assert leaf_key(leaf) == key
+
+
+def test_one_of_each_group_is_reduced_those_inside_the_contract_first() -> None:
+    def mismatch(leaf: str, kind: str = "value", contract: bool = True, index: tuple[int, ...] = ()) -> dict[str, Any]:
+        return {"leaf": leaf, "kind": kind, "contract": contract, "index": list(index)}
+
+    rows = [mismatch(f"return[{i}]") for i in range(3)]
+    found = groups([*rows, mismatch("raised", "exception", False), mismatch("logits", index=(2, 7)), *rows])
+    assert [item["leaf"] for item in found] == ["return[0]", "logits", "raised"]
+    assert position(mismatch("return[1][5]", index=(2, 7))) == [5, 1, 2, 7]

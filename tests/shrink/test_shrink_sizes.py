@@ -1,0 +1,117 @@
+"""What belongs together in a pool moves together; layouts keep their gaps when they are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from difftest.call.freeze import Freezer
+from difftest.shrink.sizes import FIRST, LATER, Cut, Sizes
+from difftest.shrink.tree import copied, edited, laid_out_as, pool_bytes, walk
+from difftest.target import Made, Pool, Seeded
+
+
+def speculative_batch() -> Pool:
+    """Three requests with 2, 0 and 2 drafts, a vocabulary of 40."""
+    return {
+        "logits": torch.arange(120, dtype=torch.float32).reshape(3, 40),
+        "draft_token_ids": torch.tensor([7, 39, 2, 5], dtype=torch.int32),
+        "num_draft_tokens": [2, 0, 2],
+        "cu_num_draft_tokens": torch.tensor([2, 2, 4], dtype=torch.int32),
+        "query_start": np.array([0, 3, 4, 7]),
+        "sampled": torch.arange(7, dtype=torch.int64),
+        "bitmask": torch.full((3, 2), -1, dtype=torch.int32),
+        "generators": {2: Seeded(5), 0: Seeded(6)},
+        "metadata": Made("m:C", {"num_reqs": 3, "vocab_size": 40, "output": [[1], [2, 3], [4]]}),
+    }
+
+
+def test_a_request_goes_with_its_drafts_keys_and_sums() -> None:
+    pool = Sizes(speculative_batch()).cut(3, [0, 2], Cut((FIRST,), remap=False))
+    assert pool["logits"].tolist() == [list(range(40)), list(range(80, 120))]
+    assert pool["num_draft_tokens"] == [2, 2]
+    assert pool["draft_token_ids"].tolist() == [7, 39, 2, 5]
+    assert pool["cu_num_draft_tokens"].tolist() == [2, 4]
+    assert pool["cu_num_draft_tokens"].dtype == torch.int32
+    assert pool["query_start"].tolist() == [0, 3, 6]
+    assert pool["sampled"].tolist() == [0, 1, 2, 4, 5, 6]
+    assert pool["generators"] == {0: Seeded(6), 1: Seeded(5)}
+    assert pool["metadata"].fields == {"num_reqs": 2, "vocab_size": 40, "output": [[1], [4]]}
+
+
+def test_fewer_drafts_move_every_count_of_them() -> None:
+    sizes = Sizes(speculative_batch())
+    ragged = next(r for r in sizes.ragged if r.counts == (2, 0, 2))
+    pool = sizes.with_counts(ragged, [1, 0, 0])
+    assert pool["num_draft_tokens"] == [1, 0, 0]
+    assert pool["draft_token_ids"].tolist() == [7]
+    assert pool["cu_num_draft_tokens"].tolist() == [1, 1, 1]
+    assert pool["query_start"].tolist() == [0, 2, 3, 4]
+    assert pool["sampled"].tolist() == [0, 1, 3, 4]
+    assert len(pool["logits"]) == 3
+
+
+def test_a_smaller_vocabulary_takes_ids_bitmask_and_its_number_along() -> None:
+    pool = Sizes(speculative_batch()).cut(40, range(8), Cut((LATER,)))
+    assert pool["logits"].shape == (3, 8)
+    assert pool["draft_token_ids"].tolist() == [7, 7, 2, 5]
+    assert pool["bitmask"].shape == (3, 1)
+    assert pool["metadata"].fields["vocab_size"] == 8
+    assert pool["num_draft_tokens"] == [2, 0, 2]
+
+
+def test_indices_into_requests_follow_or_go() -> None:
+    pool: Pool = {"rows": torch.zeros(4, 2), "discard": np.array([1, 3]), "mapping": torch.tensor([3, 2, 1, 0])}
+    found = Sizes(pool).cut(4, [1, 2], Cut((FIRST,)))
+    assert found["discard"].tolist() == [0]
+    assert found["mapping"].tolist() == [1, 0]
+
+
+def test_the_original_is_not_touched() -> None:
+    pool = speculative_batch()
+    before = Freezer(whole=True)(
+        {name: value for name, value in pool.items() if name not in ("metadata", "generators")}
+    )
+    Sizes(pool).cut(3, [1], Cut((FIRST,)))
+    pool_after = {name: value for name, value in pool.items() if name not in ("metadata", "generators")}
+    assert Freezer(whole=True)(pool_after) == before
+
+
+def test_a_cut_layout_keeps_padding_offset_and_guard_bytes() -> None:
+    memory = torch.full((60,), 9.0)
+    padded = memory.as_strided((4, 5), (8, 1), 3)
+    padded.copy_(torch.arange(20.0).reshape(4, 5))
+    found = laid_out_as(padded, padded[1:3, :2].contiguous())
+    assert found.tolist() == [[5, 6], [10, 11]]
+    assert (found.stride(), found.storage_offset()) == ((5, 1), 3)
+    assert found.untyped_storage().nbytes() // 4 == 3 + 5 + 1 + 1 + (60 - 3 - 29)
+    transposed = torch.arange(6.0).reshape(2, 3).T
+    assert laid_out_as(transposed, transposed[:2].contiguous()).stride() == (1, 2)
+    expanded = torch.arange(3.0).expand(4, 3)
+    assert laid_out_as(expanded, expanded[:2].contiguous()).stride() == (0, 1)
+
+
+def test_a_copy_shares_what_the_original_shares() -> None:
+    memory = torch.arange(8.0)
+    shared = [1, 2]
+    found = copied({"whole": memory, "part": memory[2:4], "one": shared, "other": shared})
+    found["whole"][2] = 50
+    assert found["part"][0] == 50
+    assert memory[2] == 2
+    found["one"].append(3)
+    assert found["other"] == [1, 2, 3]
+    assert shared == [1, 2]
+
+
+def test_changes_reach_into_made_objects_and_lists() -> None:
+    pool: Pool = {"m": Made("m:C", {"x": [[1], [2]]}), "d": {3: {"y": 1.0}}}
+    assert ("m", "x", 1) in dict(walk(pool))
+    found = edited(pool, {("m", "x", 1): [lambda _: [5]], ("d", ("key", 3), "y"): [lambda v: v + 1]})
+    assert found["m"].fields == {"x": [[1], [5]]}
+    assert found["d"] == {3: {"y": 2.0}}
+    assert pool["d"] == {3: {"y": 1.0}}
+
+
+def test_bytes_count_shared_memory_once() -> None:
+    memory = torch.zeros(10)
+    assert pool_bytes({"a": memory, "b": memory[2:], "n": [1, 2], "k": 3}) == 40 + 16 + 8
