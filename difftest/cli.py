@@ -158,7 +158,7 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
 )
 @click.option("--all", "execute_same", is_flag=True, help="Time targets whose code is the same, too.")
 @click.option("--force", is_flag=True, help="Time shapes whose outputs differ, too; they are marked.")
-@click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown or svg.")
+@click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html or svg.")
 def bench(
     base: str | None, heads: tuple[str, ...], formats: tuple[str, ...], max_regression: str | None, **options: Any
 ) -> int:

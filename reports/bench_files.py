@@ -10,9 +10,10 @@ from pathlib import Path
 from difftest.errors import UsageError
 from difftest.timing.result import BenchResult
 
-from . import bench_markdown, bench_svg, check_place, write_text
+from . import bench_html, bench_markdown, bench_svg, check_place, write_text
+from .html import check_available
 
-KINDS = ("json", "markdown", "svg")
+KINDS = ("json", "markdown", "html", "svg")
 
 
 def check_writable(kind: str, path: str | os.PathLike[str]) -> None:
@@ -20,9 +21,12 @@ def check_writable(kind: str, path: str | os.PathLike[str]) -> None:
 
     Raises:
         UsageError: the kind is unknown, or the path cannot be written.
+        DifftestError: the format needs a package that is not installed.
     """
     if kind not in KINDS:
         raise UsageError(f"unknown bench format {kind!r}; known are {', '.join(KINDS)}")
+    if kind == "html":
+        check_available()
     check_place(path)
 
 
@@ -35,6 +39,9 @@ def write(result: BenchResult, kind: str, path: str | os.PathLike[str]) -> None:
     check_writable(kind, path)
     if kind == "json":
         write_text(json.dumps(result.to_json(), allow_nan=False) + "\n", path)
+        return
+    if kind == "html":
+        write_text(bench_html.render(result), path)
         return
     drawn = pictures(result)
     if kind == "svg":

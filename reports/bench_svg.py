@@ -33,9 +33,10 @@ def heat_map(result: BenchResult, target: str, head: str, across: str = "batch",
     if len(columns) < 2:
         return ""
     cell, left, top = 62, 110, 52
-    size = (left + cell * len(columns) + 16, top + 34 * len(rows) + 34)
+    title = f"{target}, {head}: change of time in percent"
+    size = (max(left + cell * len(columns), 7 * len(title)) + 16, top + 34 * len(rows) + 34)
     largest = max(abs(shape.delta_percent) for shape in shapes) or 1.0
-    parts = [_text(8, 20, f"{target}, {head}: change of time in percent", weight="600")]
+    parts = [_text(8, 20, title, weight="600")]
     for n, column in enumerate(columns):
         parts.append(_text(left + cell * (n + 0.5), top - 8, f"{column:g}", anchor="middle"))
     parts.append(_text(left + cell * len(columns) / 2, size[1] - 10, _axis(across), anchor="middle"))

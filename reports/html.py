@@ -106,7 +106,8 @@ def render(result: RunResult) -> str:
         targets = targets[: int(len(targets) * LIMIT / size * 0.9)]
 
 
-def _page(result: RunResult, targets: Sequence[TargetResult], step: Step) -> str:
+def fill(template: str, **values: Any) -> str:
+    """One of the templates beside this file, filled in; every value is escaped unless it is markup already."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -116,10 +117,15 @@ def _page(result: RunResult, targets: Sequence[TargetResult], step: Step) -> str
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(template).render(**values)
+
+
+def _page(result: RunResult, targets: Sequence[TargetResult], step: Step) -> str:
     arms = [("base", result.base)] + [("head", head) for head in result.heads]
     present = [kind for kind, _ in sorted({k: 1 for t in targets for k in t.kinds}.items())]
     verdicts = [(v.value, sum(t.verdict == v for t in result.targets)) for v in ORDER]
-    return environment.get_template("page.html.jinja").render(
+    return fill(
+        "page.html.jinja",
         verdict=result.verdict,
         sentence=plain(sentence(result), 8_000),
         arms=[

@@ -19,9 +19,10 @@ from difftest.timing.show import BenchFormats, percentage
 
 def test_every_format_is_written(tmp_path: Path) -> None:
     result = bench_results.grid()
-    outputs = BenchFormats.parse([f"{kind}:{tmp_path}/bench.{kind}" for kind in ("json", "markdown", "svg")])
+    outputs = BenchFormats.parse([f"{kind}:{tmp_path}/bench.{kind}" for kind in ("json", "markdown", "html", "svg")])
     outputs.write(result)
     assert json.loads((tmp_path / "bench.json").read_text()) == result.to_json()
+    assert (tmp_path / "bench.html").read_text().startswith("<!doctype html>")
     report = (tmp_path / "bench.markdown").read_text()
     named = re.findall(r"!\[[^]]*\]\(([^)]+)\)", report)
     assert len(named) == 3  # a heat map for each head that has two axes, and the ratio against the batch
@@ -39,7 +40,7 @@ def test_a_result_without_pictures_has_an_svg_that_says_so() -> None:
     assert "nothing to draw" in ElementTree.fromstring(files.stacked([]))[0].text
 
 
-@pytest.mark.parametrize("value", ["html:x", "json", "json:", "svg:/nowhere/x.svg"])
+@pytest.mark.parametrize("value", ["pdf:x", "json", "json:", "svg:/nowhere/x.svg"])
 def test_a_format_that_cannot_be_written_is_refused_at_once(value: str) -> None:
     with pytest.raises(UsageError):
         BenchFormats.parse([value])

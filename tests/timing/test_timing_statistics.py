@@ -86,6 +86,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     assert 0.92 <= held / 300 <= 0.995
 
 
+def test_pairs_that_vary_much_do_not_hide_what_the_layouts_agree_on() -> None:
+    """Pairs lie 6 % to one side or the other by their place, and as many on each: a layout's median hardly varies."""
+    rng = np.random.default_rng(1)
+    layouts = [np.exp(np.tile([0.06, -0.06], 12) + rng.normal(0, 0.02, 24)) for _ in range(40)]
+    medians = [math.log(float(np.median(layout))) for layout in layouts]
+    error = float(np.std(medians, ddof=1)) / math.sqrt(len(medians))
+    assert error < estimate(layouts).error < 1.3 * error
+
+
 @pytest.mark.parametrize(
     "change, verdict", [(0.02, SpeedVerdict.SLOWER), (-0.02, SpeedVerdict.FASTER), (0.0, SpeedVerdict.NO_CHANGE)]
 )
