@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from difftest.errors import ApiChange
+from difftest.lift.failures import mark_load_failure
 from difftest.lift.loader import Loader, missing_symbol
 
 
@@ -28,9 +29,13 @@ class LiftedArm:
             name, _, qualname = symbol.partition(":")
             if not self.has(symbol):
                 raise missing_symbol(symbol)
-            found = self.loader.module(name)
-            for part in qualname.split("."):
-                found = getattr(found, part)
+            try:
+                found = self.loader.module(name)
+                for part in qualname.split("."):
+                    found = getattr(found, part)
+            except BaseException as error:
+                mark_load_failure(error)
+                raise
             self._objects[symbol] = found
         return found
 

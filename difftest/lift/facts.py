@@ -18,18 +18,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from difftest.lift.effects import Effect, Mark, effect_nodes, find_effects, imports_for_effect
 from difftest.lift.source import (
+    ANY,
     FunctionNode,
     Import,
     SourceModule,
     Star,
-    Uses,
-    annotation_uses,
     class_pieces,
-    find_uses,
+    last_name,
     walk_statements,
 )
 from difftest.lift.syntax import syntax_hash
+from difftest.lift.uses import Uses, annotation_uses, find_uses
 
 
 @dataclass
@@ -82,6 +83,7 @@ class Member:
         bases: names of its bases, as written (`a.B`).
         alias: the name that `X = alias` makes X another name of.
         defined: whether a class or function statement binds the name.
+        keeps: the class is told of classes derived from it.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
@@ -89,6 +91,7 @@ class Member:
     alias: str | None = None
     defined: bool = False
     is_class: bool = False
+    keeps: bool = False
 
 
 class Facts:
@@ -192,6 +195,31 @@ class Facts:
 
         return self._get("file", "imported", find, list)  # type: ignore[no-any-return]
 
+    @property
+    def computed(self) -> bool:
+        """Whether a statement at top level binds names that it computes."""
+        return self._get("file", "computed", lambda: [bool(self.source.computed)], lambda v: v)[0]  # type: ignore[no-any-return]
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What importing the file changes besides its own names."""
+        return self._get("file", "effects", lambda: find_effects(self.source), _revive_effects)  # type: ignore[no-any-return]
+
+    def effect(self, number: int) -> Part:
+        """The statement of an effect."""
+        find = lambda: [_effect_part(self.source, number)]  # noqa: E731
+        return self._get("effect", str(number), find, _revive_parts)[0]  # type: ignore[no-any-return]
+
+    def imported_for_effect(self) -> list[str]:
+        """Modules that the file imports at top level without using them; those of a package all."""
+        return self._get("file", "for effect", lambda: imports_for_effect(self.source), list)  # type: ignore[no-any-return]
+
+    @property
+    def changers(self) -> dict[str, list[str]]:
+        """Functions of the module -> names of the module that they change when they are called."""
+        find = lambda: {name: sorted(changed) for name, changed in self.source.changers.items()}  # noqa: E731
+        return self._get("file", "changers", find, dict)  # type: ignore[no-any-return]
+
     def member(self, name: str) -> Member:
         return self._get("member", name, lambda: _member(self.source, name), lambda v: Member(**v))  # type: ignore[no-any-return]
 
@@ -225,7 +253,7 @@ class Facts:
 
 
 def _parts(source: SourceModule, name: str) -> Iterator[Part]:
-    for index in source.bindings.get(name, ()):
+    for index in source.binding(name):
         kept = source.prune(source.statements[index], {name})
         if kept is None:
             continue
@@ -327,6 +355,18 @@ def _entries(source: SourceModule, name: str) -> Iterator[tuple[str, Part]]:
             yield table, Part(*span(statement), syntax_hash(statement), uses)
 
 
+def _effect_part(source: SourceModule, number: int) -> Part:
+    """A statement that changes what is not its file's own. One that binds a name is found by that name."""
+    effect = next(e for e in find_effects(source) if e.number == number)
+    _, node = effect_nodes(source)[number]
+    bound = source.binds(node) - {ANY}
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        uses = Uses(names=set(bound), chains={name: {()} for name in bound})
+    else:
+        uses = find_uses(source, node)
+    return Part(effect.first, effect.last, effect.digest, uses)
+
+
 def _member(source: SourceModule, name: str) -> Member:
     classes = source.classes(name)
     if classes:
@@ -341,7 +381,9 @@ def _member(source: SourceModule, name: str) -> Member:
 
 def _class_member(node: ast.ClassDef) -> Member:
     found = Member(defined=True, is_class=True, bases=[text for b in node.bases if (text := _dotted(b))])
+    found.keeps = any(k.arg == "metaclass" and last_name(k.value) not in _PLAIN_METACLASSES for k in node.keywords)
     for inner in walk_statements(node.body, live=True):
+        found.keeps |= getattr(inner, "name", "") == "__init_subclass__"
         if isinstance(inner, ast.ClassDef):
             found.names[inner.name] = _plain(_class_member(inner))
         elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -352,6 +394,9 @@ def _class_member(node: ast.ClassDef) -> Member:
                 if isinstance(target, ast.Name):
                     found.names[target.id] = None
     return found
+
+
+_PLAIN_METACLASSES = frozenset({"ABCMeta", "EnumMeta", "EnumType", "type"})
 
 
 def _dotted(node: ast.expr) -> str:
@@ -380,7 +425,7 @@ def _plain(value: Any) -> Any:
             for f in fields(value)
             if (plain := _plain(getattr(value, f.name)))  # most are empty
         }
-    if isinstance(value, Code | Member | Import | Star):
+    if isinstance(value, Code | Member | Import | Star | Effect | Mark):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, set | frozenset):
         return sorted(_plain(item) for item in value)
@@ -395,6 +440,13 @@ def _imports(items: list[dict[str, Any]]) -> list[Import]:
     return [Import(**item) for item in items]
 
 
+def _revive_effects(items: list[dict[str, Any]]) -> list[Effect]:
+    return [
+        Effect(**{**item, "marks": tuple(Mark(m["module"], tuple(m["chain"]), m["how"]) for m in item["marks"])})
+        for item in items
+    ]
+
+
 def _revive_uses(data: dict[str, Any]) -> Uses:
     return Uses(
         set(data.get("names", ())),
@@ -406,6 +458,9 @@ def _revive_uses(data: dict[str, Any]) -> Uses:
         {(a, b) for a, b in data.get("ops", ())},
         set(data.get("references", ())),
         data.get("namespace", False),
+        set(data.get("whole", ())),
+        set(data.get("files", ())),
+        set(data.get("strings", ())),
     )
 
 
@@ -474,6 +529,6 @@ def _write(fresh: dict[Path, dict[str, Any]]) -> None:
 def _version() -> str:
     """Changes when the code that finds facts does, or the Python that parses."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in ("facts.py", "source.py", "syntax.py"):
+    for name in ("facts.py", "source.py", "effects.py", "uses.py", "syntax.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()[:16]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from difftest.lift.arm import LiftedArm
-from difftest.lift.closure import Sources
 from difftest.lift.loader import Loader
 from difftest.lift.source import SourceModule
+from difftest.lift.sources import Sources
 from difftest.profiles import standins_for
 from difftest.trees import Tree, open_tree
 

@@ -17,16 +17,21 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from difftest.errors import LiftError
-from difftest.lift.closure import Sources
-from difftest.lift.source import FunctionNode, SourceModule, annotation_uses, class_pieces, find_uses, replace_fields
+from difftest.lift.effects import effect_nodes
+from difftest.lift.failures import mark_load_failure
+from difftest.lift.hosted import hosted_modules
+from difftest.lift.resolve import Key, resolver_of
+from difftest.lift.source import ANY, FunctionNode, SourceModule, class_pieces, replace_fields
+from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
+from difftest.lift.uses import annotation_uses, find_uses
 
 _FLAGS = __future__.annotations.compiler_flag
-_IMPORTERS = {"importlib"}
 
 
 class ArmModule(types.ModuleType):
@@ -41,8 +46,9 @@ class ArmModule(types.ModuleType):
         state["__difftest_lazy__"] = loader.lazy_method
         state["__difftest_ops__"] = _Operators(loader, self)
         if source is None or source.is_package:
-            state["__path__"] = []
-        if source is not None and source.data:
+            folder = loader.folder_of(tree_name)
+            state["__path__"] = [] if folder is None else [str(folder)]
+        if source is not None and source.path.endswith(".py"):
             state["__file__"] = loader.file_of(source)
 
     def __getattr__(self, name: str) -> Any:
@@ -120,7 +126,9 @@ class Loader:
         self._running: set[tuple[str, int, str]] = set()
         self._starred: set[tuple[str, int]] = set()
         self._methods: list[tuple[ArmModule, ast.ClassDef, list[FunctionNode]]] = []
-        self._importlib = self._importlib_module()
+        self._hosted = hosted_modules(self.import_module, self.folder_of)
+        self._effects: dict[str, dict[str, list[str]]] = {}
+        self._lazy_effects: dict[str, list[Key]] = {}
         root = types.ModuleType(self.prefix)
         root.__path__ = []
         sys.modules[self.prefix] = root
@@ -168,7 +176,9 @@ class Loader:
         standin = self.standins.key_for(tree_name, name)
         if source is not None and standin is None:
             provider = self.sources.provider(tree_name, name)
-            if provider is not None and provider.name == tree_name:
+            if self._imports_submodule(source, name):
+                pass
+            elif provider is not None and provider.name == tree_name:
                 self.need(module, source, {name})
                 if name in state:
                     return state[name]
@@ -187,7 +197,66 @@ class Loader:
                 if "__getattr__" not in state:
                     self.need(module, source, {"__getattr__"})
                 return state["__getattr__"](name)
+            if self._run_effects(source.name, name) and name in state:
+                return state[name]
+        if standin is not None:
+            raise AttributeError(f"the stand-in for {standin} has no {name}")
         raise AttributeError(f"module {tree_name!r} has no attribute {name!r}")
+
+    def _imports_submodule(self, source: SourceModule, name: str) -> bool:
+        """Whether the statement that binds the name, `from . import h` in a package, is importing a submodule now."""
+        running = any(module == source.name and bound == name for module, _, bound in self._running)
+        return running and self.sources.facts(f"{source.name}.{name}") is not None
+
+    # -- what importing does --------------------------------------------------------------------------------------
+
+    def expect_effects(self, effects: Iterable[tuple[str, Key, bool]]) -> None:
+        """What importing modules changes, as closures found it: (module, definition, whether by a lazy import).
+
+        The statements run once the definition that they change is there; those of a lazy import, once that runs.
+        """
+        for module, key, lazy in effects:
+            if lazy:
+                known = self._lazy_effects.setdefault(module, [])
+            else:
+                known = self._effects.setdefault(key[0], {}).setdefault(key[1], [])  # type: ignore[assignment]
+            item = key if lazy else module
+            if item not in known:
+                known.append(item)  # type: ignore[arg-type]
+
+    def _run_effects(self, module: str, name: str) -> bool:
+        """Execute what changes a definition when modules are imported; whether there was anything."""
+        waiting = self._effects.get(module, {}).pop(name, [])
+        for holder in waiting:
+            self._run_effect(holder, (module, name))
+        return bool(waiting)
+
+    def _import_effects(self, module: str, names: Iterable[str]) -> None:
+        """Execute what importing a module inside a function changes."""
+        for name in [module, *(f"{module}.{name}" for name in names)] if self._lazy_effects else ():
+            for key in self._lazy_effects.pop(name, []):
+                target = self.module(key[0])
+                getattr(target, key[1], None)  # it is there before it is changed
+                self._run_effect(name, key)
+
+    def _run_effect(self, holder: str, key: Key) -> None:
+        source = self.sources.module(holder)
+        assert source is not None
+        module = self.module(holder)
+        effects = resolver_of(self.sources, self.standins).effects(holder)
+        nodes = effect_nodes(source)
+        for number in [*effects.changes.get(key, ()), *effects.subclasses.get(key, ())]:
+            index, node = nodes[number]
+            bound = (source.binds(node) | source.effects(node)) - {ANY}
+            if bound:
+                self.need(module, source, set(bound))
+                continue
+            kept = source.part(index, node)
+            mark = f"<effect {number}>"
+            if mark in self._executed.setdefault(holder, {}).get(index, ()):
+                continue
+            self.need(module, source, set(self._in_module(module, source, self._names_at_load(source, kept))))
+            self._run(module, source, index, kept, {mark})
 
     def _star_from_outside(self, module: ArmModule, source: SourceModule, name: str) -> bool:
         """Execute the star imports from outside the tree; whether the name is there now."""
@@ -209,7 +278,7 @@ class Loader:
             if f"{source.name}:{name}" in self.standins.items:
                 state[name] = self.standins.make(f"{source.name}:{name}")
                 continue
-            for index in source.bindings.get(name, ()):
+            for index in source.binding(name):
                 if name in executed.get(index, ()) or (source.name, index, name) in self._running:
                     continue
                 wanted.setdefault(index, set()).add(name)
@@ -224,6 +293,8 @@ class Loader:
             kept = source.prune(source.statements[index], left) if left else None
             if kept is not None:
                 self._run(module, source, index, kept, left)
+        for name in [n for n in self._effects.get(source.name, ()) if n in state]:
+            self._run_effects(source.name, name)
 
     def _in_module(self, module: ArmModule, source: SourceModule, names: set[str]) -> list[str]:
         """Those of the names that the module itself binds; what it has from a star import is put into it."""
@@ -274,6 +345,10 @@ class Loader:
             statement = _Unquoted().visit(copy.deepcopy(statement))
         if _MENTIONS_OPERATORS.search(source.data):
             statement = _OperatorNamespaces(self).visit(copy.deepcopy(statement))
+        if b"__name__" in source.data and any(
+            isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement)
+        ):
+            statement = _ProductionName(source.name).visit(copy.deepcopy(statement))
         code = compile(
             ast.Module(body=[statement], type_ignores=[]),
             self.file_of(source),
@@ -281,7 +356,11 @@ class Loader:
             flags=_FLAGS,
             dont_inherit=True,
         )
-        exec(code, module.__dict__)
+        try:
+            exec(code, module.__dict__)
+        except BaseException as error:
+            mark_load_failure(error)
+            raise
 
     # -- custom operators -----------------------------------------------------------------------------------------
 
@@ -423,9 +502,9 @@ class Loader:
             if source is None:
                 raise ImportError("relative import outside a lifted module")
             name = source.absolute(name or None, level)
-        if name in _IMPORTERS or name.startswith("importlib."):
-            found = importlib.import_module(name) if name not in _IMPORTERS else self._importlib
-            return found if fromlist else self._importlib
+        if name in self._hosted or name.startswith("importlib."):
+            found = self._hosted.get(name) or importlib.import_module(name)
+            return found if fromlist else self._hosted[name.partition(".")[0]]
         if not self.sources.owns(name) and name not in self.standins.items:
             return builtins.__import__(name, globals, locals, fromlist or (), 0)
         parts = name.split(".")
@@ -434,6 +513,7 @@ class Loader:
             parent, _, last = ".".join(parts[:end]).rpartition(".")
             if parent and last not in vars(self.module(parent)) and self.sources.provider(parent, last) is None:
                 vars(self.module(parent))[last] = module
+            self._import_effects(module.__dict__["__difftest__"][2], fromlist or ())
         if not fromlist:
             return self.module(parts[0])
         if "*" in fromlist:
@@ -458,22 +538,40 @@ class Loader:
         if source.exports is not None:
             module.__dict__.setdefault("__all__", source.exports)
 
-    def _importlib_module(self) -> types.ModuleType:
-        """`importlib` whose `import_module` resolves the tree's names in this arm."""
-        shim = types.ModuleType("importlib")
-        shim.__dict__.update({k: v for k, v in vars(importlib).items() if not k.startswith("__")})
+    def import_module(self, name: str, package: str | None = None) -> Any:
+        """`importlib.import_module` for the arm's code."""
+        if name.startswith("."):
+            name = importlib.util.resolve_name(name, package or "")
+        name = name.removeprefix(f"{self.prefix}.")
+        if self.sources.owns(name) or name in self.standins.items:
+            self.import_(name)
+            return self.module(name)
+        return importlib.import_module(name)
 
-        def import_module(name: str, package: str | None = None) -> Any:
-            if name.startswith("."):
-                name = importlib.util.resolve_name(name, package or "")
-            name = name.removeprefix(f"{self.prefix}.")
-            if self.sources.owns(name) or name in self.standins.items:
-                self.import_(name)
-                return self.module(name)
-            return importlib.import_module(name)
+    def folder_of(self, package: Any) -> Path | None:
+        """The folder of a package of the tree, or of the package that a module is in; None for any other."""
+        name = getattr(package, "__name__", package)
+        name = str(name).removeprefix(f"{self.prefix}.")
+        if not self.sources.owns(name):
+            return None
+        facts = self.sources.facts(name)
+        if facts is None:
+            return None
+        if not facts.is_package:
+            return self.folder_of(name.rpartition(".")[0])
+        if facts.path.endswith(".py"):
+            return Path(self.file_of(facts.source)).parent
+        parent = self.folder_of(name.rpartition(".")[0])  # a folder without __init__.py
+        return None if parent is None else parent / name.rpartition(".")[2]
 
-        shim.__dict__["import_module"] = import_module
-        return shim
+    def answers_for(self, name: str) -> bool:
+        """Whether failing to import a module is what the tree's code does: not a gap of a stand-in, and not a module
+        that only a build makes."""
+        if self.standins.key_for(name, None) or self.standins.is_built(name):
+            return False
+        if self.sources.facts(name) is not None:
+            return True
+        return self.sources.owns(name) and not any(part.startswith("_") for part in name.split("."))
 
     # -- whose code is it -----------------------------------------------------------------------------------------
 
@@ -545,6 +643,35 @@ class _Unquoted(ast.NodeTransformer):
                         ast.copy_location(inner, written)
                     setattr(node, name, bare)
         return node
+
+
+def _is_own_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "__name__"
+
+
+class _ProductionName(ast.NodeTransformer):
+    """Has code read its module's `__name__` as in production, but where it looks the module up by that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id == "__name__" and isinstance(node.ctx, ast.Load):
+            return ast.copy_location(ast.Constant(self.name), node)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return node if _is_modules(node.value) else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        method = isinstance(node.func, ast.Attribute) and _is_modules(node.func.value)
+        return node if method else self.generic_visit(node)
+
+
+def _is_modules(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == "modules") or (
+        isinstance(node, ast.Name) and node.id == "modules"
+    )
 
 
 # -- custom operators -------------------------------------------------------------------------------------------------

@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from difftest.errors import LiftError
 
 _N = TypeVar("_N", bound=ast.AST)
 Chain = tuple[str, ...]
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+ANY = "*"
+"""In place of the names that a statement binds when it computes them."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -43,33 +45,6 @@ class Star:
 
     module: str
     index: int
-
-
-@dataclass
-class Uses:
-    """What a piece of code refers to.
-
-    Attributes:
-        names: global names read, written or deleted.
-        chains: per global name, the attribute chains read from it (`envs.X` is ("X",)); () when it is used bare.
-        local_chains: the same of names that an import inside a function binds.
-        attributes: every attribute name accessed on anything, and constant strings given to getattr and its kin.
-        patterns: (prefix, suffix) of attribute names that are made at run time: `getattr(x, f"apply_{kind}")`.
-        imports: what is imported when the code runs.
-        ops: custom operators named, as (namespace, operator); operator is empty when the code computes it.
-        references: constant strings that may name a module or a definition in one (`import_module("a.b")`).
-        namespace: the code asks for the module's namespace as a whole (`globals()`).
-    """
-
-    names: set[str] = field(default_factory=set)
-    chains: dict[str, set[Chain]] = field(default_factory=dict)
-    local_chains: dict[str, set[Chain]] = field(default_factory=dict)
-    attributes: set[str] = field(default_factory=set)
-    patterns: set[tuple[str, str]] = field(default_factory=set)
-    imports: list[Import] = field(default_factory=list)
-    ops: set[tuple[str, str]] = field(default_factory=set)
-    references: set[str] = field(default_factory=set)
-    namespace: bool = False
 
 
 class SourceModule:
@@ -112,13 +87,27 @@ class SourceModule:
             bound |= names
             for name in names | self.effects(node):
                 found.setdefault(name, []).append(index)
-        return {name: at for name, at in found.items() if name in bound}
+        every = found.pop(ANY, [])
+        return {name: sorted({*at, *every}) for name, at in found.items() if name in bound}
+
+    @cached_property
+    def computed(self) -> list[int]:
+        """Indices of the top-level statements that bind computed names: `globals()[name] = value`."""
+        return [index for index, node in enumerate(self.statements) if ANY in self.binds(node)]
+
+    def binding(self, name: str) -> list[int]:
+        """Indices of the statements that bind or change a name, or may do so."""
+        return self.bindings.get(name, self.computed)
 
     def binds(self, node: ast.stmt) -> frozenset[str]:
-        """Names that a top-level statement binds in the module's namespace."""
+        """Names that a top-level statement binds in the module's namespace; ANY when it binds computed ones."""
         key = id(node)
         if key not in self._binds:
-            self._binds[key] = frozenset(bound_names(node))
+            found = set(bound_names(node))
+            if _NAMESPACES.search(self.data):
+                for inner in walk_statements([node], live=True):
+                    found.update(_bound_in_namespace(inner))
+            self._binds[key] = frozenset(found)
         return self._binds[key]
 
     def effects(self, node: ast.stmt) -> frozenset[str]:
@@ -152,7 +141,7 @@ class SourceModule:
             yield from _changed_roots(inner)
             yield from _given_roots(inner) - self._imported
             for called in _called_at_load(inner):
-                yield from self._changers.get(called, ())
+                yield from self.changers.get(called, ())
             if isinstance(inner, ast.ClassDef):
                 for base in inner.bases:
                     if isinstance(base, ast.Name) and base.id in self._keeps_subclasses:
@@ -174,7 +163,7 @@ class SourceModule:
         )
 
     @cached_property
-    def _changers(self) -> dict[str, frozenset[str]]:
+    def changers(self) -> dict[str, frozenset[str]]:
         """The module's own functions -> the module-level names that they change when they are called."""
         functions = {
             node.name: node for node in walk_statements(self.statements, live=True) if isinstance(node, _FUNCTIONS)
@@ -192,7 +181,7 @@ class SourceModule:
                 elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id in functions:
                     calls.setdefault(name, set()).add(inner.func.id)
             if changed:
-                parameters = {a.arg for n in ast.walk(function) if isinstance(n, ast.arguments) for a in _all_args(n)}
+                parameters = {a.arg for n in ast.walk(function) if isinstance(n, ast.arguments) for a in all_args(n)}
                 direct[name] = changed - parameters
         for _ in range(4):  # helpers of helpers
             for name, called in calls.items():
@@ -297,7 +286,7 @@ class SourceModule:
     def _defining(self, name: str) -> list[ast.stmt]:
         return [
             node
-            for index in self.bindings.get(name, ())
+            for index in self.binding(name)
             for node in walk_statements([self.statements[index]], live=True)
             if isinstance(node, _SCOPES) and getattr(node, "name", "") == name
         ]
@@ -306,7 +295,14 @@ class SourceModule:
 
     def prune(self, node: ast.stmt, wanted: set[str]) -> ast.stmt | None:
         """The part of a top-level statement that binds or changes the wanted names; None when it does neither."""
-        return _prune(node, lambda inner: bool(wanted & self.binds(inner) or wanted & self.effects(inner)), wanted)
+        names = wanted | {ANY}
+        return _prune(node, lambda inner: bool(names & self.binds(inner) or wanted & self.effects(inner)), wanted)
+
+    def part(self, index: int, wanted: ast.stmt) -> ast.stmt:
+        """The part of a top-level statement that holds one statement, with the conditions it stands under."""
+        kept = _prune(self.statements[index], lambda inner: inner is wanted, set())
+        assert kept is not None
+        return kept
 
     def registrations(self, operator: str) -> list[tuple[int, ast.stmt]]:
         """(index, part) of the top-level statements whose purpose is to register the operator: they hold its name
@@ -319,10 +315,6 @@ class SourceModule:
             if kept is not None:
                 found.append((index, kept))
         return found
-
-    def uses(self, node: ast.AST) -> Uses:
-        """What a piece of code refers to outside itself."""
-        return find_uses(self, node)
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -366,6 +358,55 @@ def bound_names(node: ast.AST) -> Iterator[str]:
                 todo += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
                 todo.append(value)
+
+
+_NAMESPACES = re.compile(rb"globals\(|vars\(|locals\(|\.modules\[__name__")
+
+
+def _bound_in_namespace(node: ast.stmt) -> Iterator[str]:
+    """Names that a simple statement binds through the module's namespace: `globals()["x"] = 1`,
+    `setattr(sys.modules[__name__], "x", 1)`; ANY for a computed one."""
+    targets: list[ast.expr] = []
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            pass
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            targets = [target]
+        case ast.Expr(value=ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[first, name, *_])):
+            if _is_namespace(first):
+                yield _constant(name)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=first, attr=method), args=args, keywords=keywords)):
+            if not _is_namespace(first):
+                return
+            if method in ("setdefault", "pop", "__setitem__") and args:
+                yield _constant(args[0])
+            elif method == "update":
+                yield from (k.arg or ANY for k in keywords)
+                for given in args:
+                    keys = given.keys if isinstance(given, ast.Dict) else [None]
+                    yield from (ANY if key is None else _constant(key) for key in keys)
+    for target in targets:
+        match target:
+            case ast.Subscript(value=first, slice=name) if _is_namespace(first):
+                yield _constant(name)
+            case ast.Attribute(value=ast.Subscript() as first, attr=attr) if _is_namespace(first):
+                yield attr
+
+
+def _constant(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ANY
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    """`globals()`, `vars()`, `locals()`, `sys.modules[__name__]`, or that module's namespace."""
+    match node:
+        case ast.Call(func=ast.Name(id="globals" | "locals" | "vars"), args=[]):
+            return True
+        case ast.Call(func=ast.Name(id="vars"), args=[inner]) | ast.Attribute(value=inner, attr="__dict__"):
+            return _is_namespace(inner)
+        case ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Name(id="__name__")):
+            return True
+    return False
 
 
 _LEAVES = frozenset({ast.Constant, ast.Lambda, ast.Load, ast.Store, ast.Del, ast.Pass, ast.alias, ast.Global})
@@ -443,7 +484,7 @@ def root_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _all_args(node: ast.arguments) -> list[ast.arg]:
+def all_args(node: ast.arguments) -> list[ast.arg]:
     every = [*node.posonlyargs, *node.args, *node.kwonlyargs, node.vararg, node.kwarg]
     return [a for a in every if a is not None]
 
@@ -530,6 +571,11 @@ def replace_fields(node: _N, **changes: object) -> _N:
     return ast.copy_location(type(node)(**{**fields, **changes}), node)
 
 
+def is_registration(node: ast.stmt) -> bool:
+    """Whether a statement registers a custom operator."""
+    return _registers(node, "")
+
+
 def _registers(node: ast.stmt, operator: str) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         parts: list[ast.AST] = [node]
@@ -543,7 +589,7 @@ def _registers(node: ast.stmt, operator: str) -> bool:
         n.value for part in parts for n in ast.walk(part) if isinstance(n, ast.Constant) and isinstance(n.value, str)
     ]
     if not operator:
-        return any("::" in s for s in strings) or any(_last_name(p) in _REGISTRARS for p in _calls(parts))
+        return any("::" in s for s in strings) or any(last_name(p) in _REGISTRARS for p in _calls(parts))
     return any(s.rpartition("::")[2].split("(")[0].split(".")[0] == operator for s in strings)
 
 
@@ -554,7 +600,7 @@ def _calls(parts: list[ast.AST]) -> Iterator[ast.expr]:
     return (n.func for part in parts for n in ast.walk(part) if isinstance(n, ast.Call))
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
     node = node.func if isinstance(node, ast.Call) else node
     return getattr(node, "attr", "") or getattr(node, "id", "")
 
@@ -591,277 +637,10 @@ def class_pieces(node: ast.ClassDef) -> tuple[ast.ClassDef, dict[str, list[Funct
         ]
         mentioned = {n.id for part in at_load for n in ast.walk(part) if isinstance(n, ast.Name)}
         others = mentioned & methods.keys() - {name}
-        if any("abstract" in _last_name(d) for n in nodes for d in n.decorator_list) or others:
+        if any("abstract" in last_name(d) for n in nodes for d in n.decorator_list) or others:
             kept.add(name)
         used |= others
     kept |= used & methods.keys()
     rest = [n for n in node.body if not isinstance(n, _FUNCTIONS) or n.name in kept]
     header = replace_fields(node, body=rest or [ast.copy_location(ast.Pass(), node)])
     return header, {name: nodes for name, nodes in methods.items() if name not in kept}
-
-
-# -- uses -------------------------------------------------------------------------------------------------------------
-
-READS_ANNOTATIONS = frozenset({"custom_op", "triton_op", "register", "register_fake", "validate_call"})
-"""Decorators that evaluate the annotations of the function they are given."""
-_READS_FIELDS = frozenset({"BaseModel", "Struct", "RootModel"})
-_FIELD_MARKS = frozenset({"ClassVar", "InitVar", "KW_ONLY"})
-_STRING_ACCESS = frozenset(
-    {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "__getattribute__"}
-)
-_IMPORTERS = frozenset({"import_module", "__import__"})
-_REFERENCE = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
-
-
-def find_uses(module: SourceModule, node: ast.AST) -> Uses:
-    """What a piece of code refers to outside itself.
-
-    Annotations do not count, they are never evaluated; except where something is known to read them.
-    """
-    found = Uses()
-    finder = _UseFinder(module, found)
-    finder.visit(node, ())
-    bound = {item.bound for item in found.imports}
-    found.local_chains = {name: chains for name, chains in found.local_chains.items() if name in bound}
-    if finder.imports_by_name:
-        found.references |= {s for s in finder.strings if _REFERENCE.fullmatch(s)}
-    top = module.name.partition(".")[0] + "."
-    found.references |= {s for s in finder.strings if s.startswith(top) and _REFERENCE.fullmatch(s)}
-    return found
-
-
-def annotation_uses(module: SourceModule, node: FunctionNode) -> Uses:
-    """What the annotations of a function refer to."""
-    found = Uses()
-    finder = _UseFinder(module, found)
-    for annotation in [*[a.annotation for a in _all_args(node.args)], node.returns]:
-        finder.annotation(annotation, ())
-    return found
-
-
-Scopes = tuple[frozenset[str], ...]
-
-
-class _UseFinder:
-    """Walks code with the names local to each enclosing function in hand."""
-
-    def __init__(self, module: SourceModule, found: Uses) -> None:
-        self.module = module
-        self.found = found
-        self.strings: set[str] = set()
-        self.imports_by_name = False
-
-    def visit(self, node: ast.AST, scopes: Scopes) -> None:
-        handler = _VISITORS.get(type(node))
-        if handler is not None:
-            handler(self, node, scopes)
-        else:
-            self.children(node, scopes)
-
-    def children(self, node: ast.AST, scopes: Scopes) -> None:
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                for item in value:
-                    if isinstance(item, ast.AST):
-                        self.visit(item, scopes)
-            elif isinstance(value, ast.AST):
-                self.visit(value, scopes)
-
-    def nothing(self, node: ast.AST, scopes: Scopes) -> None:
-        pass
-
-    def constant(self, node: ast.Constant, scopes: Scopes) -> None:
-        if isinstance(node.value, str) and len(node.value) < 200:
-            self.strings.add(node.value)
-
-    def function(self, node: FunctionNode, scopes: Scopes) -> None:
-        for decorator in node.decorator_list:
-            self.visit(decorator, scopes)
-            if _last_name(decorator) in READS_ANNOTATIONS:
-                for annotation in [*[a.annotation for a in _all_args(node.args)], node.returns]:
-                    self.annotation(annotation, scopes)
-        body = node.body
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body = body[1:]  # a docstring
-        self.body(node.args, body, scopes)
-
-    def function_expression(self, node: ast.Lambda, scopes: Scopes) -> None:
-        self.body(node.args, [node.body], scopes)
-
-    def body(self, args: ast.arguments, body: list[ast.stmt] | list[ast.expr], scopes: Scopes) -> None:
-        for default in [*args.defaults, *args.kw_defaults]:
-            if default is not None:
-                self.visit(default, scopes)
-        local = {a.arg for a in _all_args(args)}
-        outer: set[str] = set()
-        for statement in body:
-            if isinstance(statement, ast.stmt):
-                for inner in walk_statements([statement]):
-                    if isinstance(inner, ast.Global):
-                        outer.update(inner.names)
-            local.update(bound_names(statement))
-        inside = (*scopes, frozenset(local - outer))
-        for statement in body:
-            self.visit(statement, inside)
-
-    def class_(self, node: ast.ClassDef, scopes: Scopes) -> None:
-        for part in [*node.decorator_list, *node.bases, *[k.value for k in node.keywords]]:
-            self.visit(part, scopes)
-        reads_all = any(_last_name(base) in _READS_FIELDS for base in node.bases)
-        # A name bound in a class body is seen by the body, not by the functions in it.
-        for inner in node.body:
-            self.visit(inner, scopes)
-            if isinstance(inner, ast.AnnAssign):
-                self.annotation(inner.annotation, scopes, None if reads_all else _FIELD_MARKS)
-
-    def annotated(self, node: ast.AnnAssign, scopes: Scopes) -> None:
-        self.visit(node.target, scopes)
-        if node.value:
-            self.visit(node.value, scopes)
-
-    def annotation(self, node: ast.expr | None, scopes: Scopes, only: frozenset[str] | None = None) -> None:
-        """The names in an annotation; with `only`, those that are these of typing or dataclasses, or the modules."""
-        if node is None:
-            return
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-                try:
-                    self.annotation(ast.parse(inner.value, mode="eval").body, scopes, only)
-                except (SyntaxError, ValueError):
-                    continue  # not an expression, so nothing can read it as one
-            elif isinstance(inner, ast.Name):
-                marks = (
-                    [i for i in self.module.imports_of(inner.id) if i.attribute is None or i.attribute in only]
-                    if only
-                    else [1]
-                )
-                if marks:
-                    self.note(inner.id, (), scopes)
-
-    def import_(self, node: ast.Import | ast.ImportFrom, scopes: Scopes) -> None:
-        self.found.imports += self.module.expand(node)
-
-    def if_(self, node: ast.If, scopes: Scopes) -> None:
-        truth = static_truth(node.test)
-        if truth is None:
-            self.children(node, scopes)
-            return
-        for inner in node.body if truth else node.orelse:
-            self.visit(inner, scopes)
-
-    def name(self, node: ast.Name, scopes: Scopes) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self.note(node.id, (), scopes)
-        elif not any(node.id in scope for scope in scopes):
-            self.found.names.add(node.id)
-
-    def global_(self, node: ast.Global, scopes: Scopes) -> None:
-        self.found.names.update(node.names)
-
-    def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scopes: Scopes) -> None:
-        self.visit(node.generators[0].iter, scopes)  # evaluated outside
-        inside = (*scopes, frozenset(n for g in node.generators for n in bound_names(g.target)))
-        for number, generator in enumerate(node.generators):
-            self.visit(generator.target, inside)
-            if number:
-                self.visit(generator.iter, inside)
-            for condition in generator.ifs:
-                self.visit(condition, inside)
-        for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-            self.visit(part, inside)
-
-    def note(self, name: str, chain: Chain, scopes: Scopes) -> None:
-        for scope in scopes:
-            if name in scope:
-                self.found.local_chains.setdefault(name, set()).add(chain)
-                return
-        self.found.names.add(name)
-        self.found.chains.setdefault(name, set()).add(chain)
-        if name in _IMPORTERS or (chain and chain[-1] in _IMPORTERS):
-            self.imports_by_name = True
-
-    def subscript(self, node: ast.Subscript, scopes: Scopes) -> None:
-        """`globals()["x"]` uses x; `globals()[x]`, or one of `sys.modules[__name__]`, anything of the module."""
-        value = node.value
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "globals":
-            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                self.note(node.slice.value, (), ())
-            elif isinstance(node.ctx, ast.Load):
-                self.found.namespace = True
-        elif isinstance(value, ast.Attribute) and value.attr == "modules" and "__name__" in ast.dump(node.slice):
-            self.found.namespace = True
-        self.children(node, scopes)
-
-    def attribute(self, node: ast.Attribute, scopes: Scopes) -> None:
-        chain: list[str] = []
-        inner: ast.expr = node
-        while isinstance(inner, ast.Attribute):
-            chain.append(inner.attr)
-            inner = inner.value
-        chain.reverse()
-        self.found.attributes.update(chain)
-        if isinstance(inner, ast.Name):
-            if chain[0] == "ops" and len(chain) >= 2 and inner.id == "torch":
-                self.found.ops.add((chain[1], chain[2] if len(chain) > 2 else ""))
-            self.note(inner.id, tuple(chain), scopes)
-        else:
-            self.visit(inner, scopes)
-
-    def call(self, node: ast.Call, scopes: Scopes) -> None:
-        if _last_name(node.func) in _STRING_ACCESS:
-            self.string_access(node)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr != "update":
-            inner = node.func.value
-            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "globals":
-                self.found.namespace = True  # `globals().get(name)`
-        self.children(node, scopes)
-
-    def string_access(self, node: ast.Call) -> None:
-        """`getattr(x, "a")` accesses `a`; `getattr(x, f"a_{b}")` any name that begins like that."""
-        is_function = isinstance(node.func, ast.Name)
-        names = node.args[1:2] if is_function and node.func.id not in ("attrgetter", "methodcaller") else node.args  # type: ignore[attr-defined]
-        for argument in names:
-            match argument:
-                case ast.Constant(value=str(text)):
-                    self.found.attributes.update(text.split("."))
-                case ast.JoinedStr(values=[*parts]) if parts:
-                    first, last = parts[0], parts[-1]
-                    self.found.patterns.add((_text(first), _text(last) if len(parts) > 1 else ""))
-                case ast.BinOp(left=left, op=ast.Add(), right=right):
-                    self.found.patterns.add((_text(left), _text(right)))
-                case ast.IfExp(body=ast.Constant(value=str(one)), orelse=ast.Constant(value=str(other))):
-                    self.found.attributes.update((one, other))
-                case ast.Constant():
-                    pass
-                case _:
-                    self.found.patterns.add(("", ""))
-
-
-def _text(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-_VISITORS: dict[type[ast.AST], Callable[[Any, Any, Scopes], None]] = {
-    ast.Constant: _UseFinder.constant,
-    ast.FunctionDef: _UseFinder.function,
-    ast.AsyncFunctionDef: _UseFinder.function,
-    ast.Lambda: _UseFinder.function_expression,
-    ast.ClassDef: _UseFinder.class_,
-    ast.AnnAssign: _UseFinder.annotated,
-    ast.Import: _UseFinder.import_,
-    ast.ImportFrom: _UseFinder.import_,
-    ast.If: _UseFinder.if_,
-    ast.Name: _UseFinder.name,
-    ast.Global: _UseFinder.global_,
-    ast.ListComp: _UseFinder.comprehension,
-    ast.SetComp: _UseFinder.comprehension,
-    ast.DictComp: _UseFinder.comprehension,
-    ast.GeneratorExp: _UseFinder.comprehension,
-    ast.Attribute: _UseFinder.attribute,
-    ast.Call: _UseFinder.call,
-    ast.Subscript: _UseFinder.subscript,
-    ast.Load: _UseFinder.nothing,
-    ast.Store: _UseFinder.nothing,
-    ast.Del: _UseFinder.nothing,
-}

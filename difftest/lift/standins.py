@@ -7,7 +7,7 @@ to look one up.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +39,15 @@ class StandIns:
     Args:
         items: the stand-ins.
         host: take the objects from the installed package instead (`--host`).
+        built: modules that a build makes, so that a source tree lacks them.
     """
 
-    def __init__(self, items: Mapping[str, StandIn] | None = None, host: str | None = None) -> None:
+    def __init__(
+        self, items: Mapping[str, StandIn] | None = None, host: str | None = None, built: Iterable[str] = ()
+    ) -> None:
         self.items = dict(items or {})
         self.host = host
+        self.built = tuple(built)
         self._attributes: dict[str, Mapping[str, Any]] = {}
 
     def key_for(self, module: str, attribute: str | None) -> str | None:
@@ -58,6 +62,10 @@ class StandIns:
                 return None
             module = module.rpartition(".")[0]
         return None
+
+    def is_built(self, module: str) -> bool:
+        """Whether a build makes a module or a package around it."""
+        return any(f"{module}.".startswith(f"{name}.") for name in self.built)
 
     def attributes(self, module: str) -> Mapping[str, Any]:
         """What a stand-in for a whole module provides."""

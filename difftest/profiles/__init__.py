@@ -18,4 +18,4 @@ def standins_for(package: str, host: str | None = None) -> StandIns:
     if importlib.util.find_spec(f"{__name__}.{package}") is None:
         return StandIns({}, host)
     profile = importlib.import_module(f"{__name__}.{package}")
-    return StandIns({item.name: item for item in profile.STANDINS}, host)
+    return StandIns({item.name: item for item in profile.STANDINS}, host, profile.BUILT)

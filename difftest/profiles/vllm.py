@@ -218,6 +218,9 @@ class SamplingParams:
         vars(self).update(fields)
         self.all_stop_token_ids = set(fields.get("all_stop_token_ids", self.stop_token_ids or ()))
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the stand-in for SamplingParams has no {name}")
+
 
 class PoolingParams:
     """Parameters of a request that is not sampled; samplers only ask whether a request has them."""
@@ -327,3 +330,10 @@ STANDINS = (
     StandIn("vllm.utils.torch_utils:get_accelerator_view_from_cpu_tensor", view_of_host_memory),
     StandIn("vllm.utils.torch_utils:get_cuda_view_from_cpu_tensor", view_of_host_memory),
 )
+
+BUILT = (
+    "vllm.vllm_flash_attn",
+    "vllm.grpc",
+    "vllm.third_party",
+)
+"""Modules that a build of vLLM makes or fetches, besides those whose names begin with an underscore."""

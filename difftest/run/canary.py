@@ -18,8 +18,8 @@ from difftest.call.outcome import Caller, NotCalled
 from difftest.call.poison import FILLS
 from difftest.errors import DifftestError
 from difftest.lift.arm import LiftedArm
-from difftest.lift.closure import Sources
 from difftest.lift.loader import Loader
+from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
 from difftest.target import Case, Pool, Target
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from difftest.catalog import Outline, direct_matches
 from difftest.errors import DifftestError, LiftError, UsageError
-from difftest.lift.closure import Closure, Sources, find_closure
+from difftest.lift.closure import Closure, find_closure
 from difftest.lift.facts import Facts, FactsStore
+from difftest.lift.resolve import Key
+from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
 from difftest.profiles import standins_for
 from difftest.trees import Tree
@@ -31,6 +33,7 @@ class ArmSource:
         folder: the arm's own folder; a file of the tree appears in it when it is needed.
         shared: facts of files, shared by the arms of one run.
         cache: the cache folder, in which facts of files are kept between runs.
+        effects: what importing modules changes of the targets bound in this arm, see :class:`Closure`.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class ArmSource:
         self.tree = tree
         self.folder = folder
         self.found: dict[str, tuple[str | None, bool] | None] = {}
-        self.sources = Sources(self.find, tree.read, tree.blob, shared, FactsStore(cache_folder(cache)))
+        store = FactsStore(cache_folder(cache))
+        self.sources = Sources(self.find, tree.read, tree.blob, shared, store, tree.paths)
+        self.effects: dict[tuple[str, Key], bool] = {}
         self._written: set[str] = set()
 
     def find(self, name: str) -> tuple[str | None, bool] | None:
@@ -85,15 +90,17 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def arm_sources(scratch: Path, base: Tree, heads: Sequence[Tree]) -> tuple[ArmSource, list[ArmSource]]:
+def arm_sources(
+    scratch: Path, base: Tree, heads: Sequence[Tree], cache: Path | None = None
+) -> tuple[ArmSource, list[ArmSource]]:
     """Base and the heads (labels `base`, `head`, `head2`, ...), each with its folder below `scratch`."""
     parsed: dict[tuple[str, str], Facts] = {}
     labels = ["head", *[f"head{n}" for n in range(2, len(heads) + 1)]]
     folders = [scratch / "arms" / label for label in ("base", *labels)]
     for folder in folders:
         folder.mkdir(parents=True)
-    return ArmSource("base", base, folders[0], parsed), [
-        ArmSource(label, tree, at, parsed) for label, tree, at in zip(labels, heads, folders[1:], strict=True)
+    return ArmSource("base", base, folders[0], parsed, cache), [
+        ArmSource(label, tree, at, parsed, cache) for label, tree, at in zip(labels, heads, folders[1:], strict=True)
     ]
 
 
@@ -152,7 +159,9 @@ class Planner:
             if symbol is None:
                 return Bound()
             symbols = [symbol, *[s for s in outline.uses if arm.sources.defines(s)]]
-            return Bound(symbol, find_closure(arm.sources, symbols, self.standins(outline.package)))
+            closure = find_closure(arm.sources, symbols, self.standins(outline.package))
+            arm.effects.update(closure.effects)
+            return Bound(symbol, closure)
         except LiftError as error:
             return Bound(symbol, None, str(error))
 
@@ -231,6 +240,7 @@ def write_closures(planned: Sequence[Planned], base: ArmSource, heads: Sequence[
         for index, bound in ((0, item.base), (item.head_index + 1, item.head)):
             if bound.closure is not None:
                 jobs.update((index, p.path) for p in bound.closure.pieces.values() if not p.lazy)
+                jobs.update((index, path) for path in bound.closure.data)
     if not jobs:
         return
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -240,6 +250,7 @@ def write_closures(planned: Sequence[Planned], base: ArmSource, heads: Sequence[
 def arm_setup(arm: ArmSource, package: str, scratch: Path) -> dict[str, Any]:
     """What the worker needs to know of an arm."""
     return {
+        "effects": [(module, *key, lazy) for (module, key), lazy in arm.effects.items()],
         "folder": str(arm.folder),
         "modules": dict(arm.found),
         "packages": [p for p in arm.tree.top_level_packages() if (m := arm.find(p)) and m[0]] or [package],

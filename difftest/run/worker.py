@@ -231,8 +231,8 @@ class Child:
     def arm(self, label: str) -> Any:
         """The loaded arm, made on first use."""
         from difftest.lift.arm import LiftedArm
-        from difftest.lift.closure import Sources
         from difftest.lift.loader import Loader
+        from difftest.lift.sources import Sources
         from difftest.profiles import standins_for
 
         if label in self.arms:
@@ -259,6 +259,7 @@ class Child:
         os.environ["TRITON_CACHE_DIR"] = info["triton_cache"]
         standins = standins_for(info["package"], self.setup.get("host"))
         loader = Loader(label, Sources(find, read), standins, lambda source: str(Path(folder, source.path)))
+        loader.expect_effects((module, (changed, name), lazy) for module, changed, name, lazy in info["effects"])
         self.arms[label] = LiftedArm(label, loader, self.device)
         return self.arms[label]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from difftest.lift.arm import LiftedArm
-from difftest.lift.closure import Closure, Sources, find_closure
+from difftest.lift.closure import Closure, find_closure
 from difftest.lift.facts import Facts
 from difftest.lift.loader import Loader
 from difftest.lift.source import SourceModule
+from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIn, StandIns
 from difftest.trees.base import git_blob_id
 

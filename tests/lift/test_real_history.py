@@ -15,10 +15,10 @@ import pytest
 
 from difftest import catalog
 from difftest.lift.arm import LiftedArm
-from difftest.lift.closure import Sources
 from difftest.lift.facts import Facts
 from difftest.lift.loader import Loader
 from difftest.lift.source import SourceModule
+from difftest.lift.sources import Sources
 from difftest.run.plan import ArmSource, Planner
 from difftest.trees import open_tree
 from difftest.trees.cache import cache_folder
