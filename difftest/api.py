@@ -308,7 +308,7 @@ def _has_glob(patterns: Sequence[str]) -> bool:
 
 
 def _arms(options: RunOptions, observer: Observer, scratch: Path, base: Tree, heads: Sequence[Tree]) -> _Run:
-    return _Run(options, observer, scratch, *arm_sources(scratch, base, heads), Planner(options.host))
+    return _Run(options, observer, scratch, *arm_sources(scratch, base, heads, options.cache), Planner(options.host))
 
 
 def _execute(state: _Run, supervisor: Supervisor) -> None:
@@ -511,6 +511,8 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     if verdict is Verdict.IDENTICAL and counts["expected"]:
         verdict = Verdict.EXPECTED
         reason = "; ".join(dict.fromkeys(state.expected[number].reason for number in used))
+    if item.unseen and verdict in (Verdict.IDENTICAL, Verdict.EXPECTED):
+        verdict, reason = Verdict.UNMEASURED, item.unseen
     recorded = _recorded(units)
     if apart := sum(counts["not_as_recorded"] for counts in recorded.values()):
         text = f"base does not do what was recorded in {apart} of {counts['executed']} calls"

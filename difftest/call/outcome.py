@@ -16,6 +16,7 @@ from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
 from difftest.call.values import Copier, has_large, is_plain
 from difftest.errors import ApiChange, LiftError
+from difftest.lift.failures import is_load_failure
 from difftest.target import Arm, Call, Case, Pool, Target
 
 
@@ -121,6 +122,8 @@ class Caller:
         except LiftError as error:
             return NotCalled(str(error))
         except BaseException as error:
+            if is_load_failure(error):
+                return self._not_loaded(arm, error)
             if isinstance(error, _ENVIRONMENT):
                 return NotCalled(f"not exercised: {type(error).__name__}: {self.scrub(str(error))}")
             return NotCalled(
@@ -174,6 +177,18 @@ class Caller:
 
     def _freezer(self) -> Freezer:
         return Freezer(whole=True, scrub=self.scrub)
+
+    def _not_loaded(self, arm: Arm, error: BaseException) -> Outcome | NotCalled:
+        """The arm's own code raised while its modules were loaded. In head that is what head does."""
+        self.states.after()
+        self.process.settle()
+        name, message = self._exception(error)
+        if name == "environment":
+            return NotCalled(f"not exercised: {arm.label} cannot be loaded here: {message}")
+        text = f"{arm.label} cannot be loaded: {name}: {message}"
+        if arm.label == "base":
+            return NotCalled(text)
+        return Outcome(None, (name, text), (), (), None, ())
 
     def prepare(self, target: Target, symbol: str, arm: Arm, pool: Pool) -> Call:
         """The call of one arm on its private pool, which then holds the call's inputs."""

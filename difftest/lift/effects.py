@@ -141,11 +141,11 @@ class _Finder:
             case ast.Delete():
                 targets = list(node.targets)
         for target in targets:
-            for inner in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                if isinstance(inner, ast.Attribute):
-                    yield from self._marks(inner, "set")
-                elif isinstance(inner, ast.Subscript):
-                    yield from self._marks(_without_subscripts(inner), "change")
+            for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                if isinstance(part, ast.Attribute):
+                    yield from self._marks(part, "set")
+                elif isinstance(part, ast.Subscript):
+                    yield from self._marks(_without_subscripts(part), "change")
         value = getattr(node, "value", None)
         if isinstance(node, ast.Expr) and isinstance(value, ast.Call):
             yield from self._call(value)

@@ -370,8 +370,8 @@ def _bound_in_namespace(node: ast.stmt) -> Iterator[str]:
     match node:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):
             pass
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            targets = [target]
+        case ast.AugAssign(target=only) | ast.AnnAssign(target=only):
+            targets = [only]
         case ast.Expr(value=ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[first, name, *_])):
             if _is_namespace(first):
                 yield _constant(name)
@@ -389,7 +389,7 @@ def _bound_in_namespace(node: ast.stmt) -> Iterator[str]:
         match target:
             case ast.Subscript(value=first, slice=name) if _is_namespace(first):
                 yield _constant(name)
-            case ast.Attribute(value=ast.Subscript() as first, attr=attr) if _is_namespace(first):
+            case ast.Attribute(value=owner, attr=attr) if isinstance(owner, ast.Subscript) and _is_namespace(owner):
                 yield attr
 
 

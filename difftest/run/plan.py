@@ -120,6 +120,7 @@ class Planned:
     Attributes:
         code: `same`, `changed`, `added`, `removed`, `absent` or `refused`.
         reason: why it cannot be compared, when it cannot.
+        unseen: what differs between the arms and is not applied here, so that no `identical` can be claimed.
     """
 
     outline: Outline
@@ -128,6 +129,7 @@ class Planned:
     head_index: int
     code: str
     reason: str = ""
+    unseen: str = ""
     standins: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
@@ -183,6 +185,9 @@ class Planner:
             planned.reason = f"api-change: removed in head, base has {left.symbol}"
         elif left.closure is not None and right.closure is not None:
             planned.code = "same" if left.closure.digest == right.closure.digest else "changed"
+            if planned.code == "changed":
+                planned.notes += _unlike_syntax(left.closure, right.closure)
+                planned.unseen = _unapplied(left.closure, right.closure)
             compiled = sorted({n.partition(":")[2] for b in (left, right) if b.closure for n in b.closure.compiled})
             if compiled:
                 planned.notes.append(f"torch.compile'd functions ran eagerly: {', '.join(compiled[:5])}")
@@ -223,6 +228,28 @@ class Planner:
     def observes(self, outline: Outline, arm: ArmSource, symbol: str) -> bool:
         bound = self.bind(outline, arm)
         return bound.closure is not None and bound.closure.reaches(symbol)
+
+
+def _unlike_syntax(base: Closure, head: Closure) -> list[str]:
+    """Why a target is executed though the definitions it reaches are the same as syntax."""
+    if {k: p.digest for k, p in base.pieces.items()} != {k: p.digest for k, p in head.pieces.items()}:
+        return []
+    paths = sorted(p for p in {*base.data, *head.data} if base.data.get(p) != head.data.get(p))
+    if not paths:
+        return []
+    words = sorted(base.whole | head.whole)
+    why = f"reads {', '.join(words)}, so whole files count" if words else "reads files beside it"
+    return [f"executed though the code is the same as syntax: it {why}, and {', '.join(paths[:3])} differs"]
+
+
+def _unapplied(base: Closure, head: Closure) -> str:
+    """What importing changes in one arm only of what both share, such as torch's settings and the environment."""
+    found = [f"base {text}" for digest, text in base.shared.items() if digest not in head.shared]
+    found += [f"head {text}" for digest, text in head.shared.items() if digest not in base.shared]
+    if not found:
+        return ""
+    more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+    return f"importing changes what both arms share, which is not applied here: {', '.join(found[:2])}{more}"
 
 
 def _close(name: str, names: Sequence[str]) -> str:

@@ -179,7 +179,7 @@ class UnitRun:
         return True
 
     def in_tree(self, module: str) -> bool:
-        return any(arm.loader.sources.module(module) is not None for arm in self.arms)
+        return any(arm.loader.answers_for(module) for arm in self.arms)
 
     def cases(self) -> list[Case]:
         if self.options.get("shapes"):

@@ -180,7 +180,7 @@ def bench(options: BenchOptions, observer: BenchObserver | None = None) -> Bench
         stack.callback(comparer.stop)
         timer = Supervisor(scratch / "time", options.device, 1, interpreter, "difftest.timing.worker", allocator="")
         stack.callback(timer.stop)
-        base, heads = arm_sources(scratch, base_tree, head_trees)
+        base, heads = arm_sources(scratch, base_tree, head_trees, options.cache)
         state = _Bench(options, observer or Silent(), began, scratch, base, heads, shapes, patterns)
         planned = _plan(state, catalog.outline(cache, [str(path) for path in options.cases_from]))
         lifted = time.monotonic()

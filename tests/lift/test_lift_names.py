@@ -337,4 +337,4 @@ def test_dunder_names_of_a_module(tmp_path: Path) -> None:
     arm = arm_of(tmp_path, files)
     *versions, name, file = arm.get("pkg.m:f")()
     assert versions == ["1.2", "1.2"]
-    assert name == f"difftest_{arm.label}.pkg.m" and Path(file) == tmp_path / arm.label / "pkg/m.py"
+    assert name == "pkg.m" and Path(file) == tmp_path / arm.label / "pkg/m.py"
