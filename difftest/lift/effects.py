@@ -124,7 +124,7 @@ class _Finder:
             for decorator in node.decorator_list:
                 yield from self._marks(decorator.func if isinstance(decorator, ast.Call) else decorator, "call", True)
             if isinstance(node, ast.ClassDef):
-                for base in node.bases:
+                for base in [*node.bases, *(k.value for k in node.keywords if k.arg == "metaclass")]:
                     yield from self._marks(base.value if isinstance(base, ast.Subscript) else base, "base")
                     if isinstance(base, ast.Name) and self.source.classes(base.id):
                         yield Mark(self.source.name, (base.id,), "base")

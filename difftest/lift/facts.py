@@ -26,7 +26,6 @@ from difftest.lift.source import (
     SourceModule,
     Star,
     class_pieces,
-    last_name,
     walk_statements,
 )
 from difftest.lift.syntax import syntax_hash
@@ -80,7 +79,7 @@ class Member:
 
     Attributes:
         names: members of the class, with theirs where a member is a class.
-        bases: names of its bases, as written (`a.B`).
+        bases: names of its bases and of its metaclass, as written (`a.B`).
         alias: the name that `X = alias` makes X another name of.
         defined: whether a class or function statement binds the name.
         keeps: the class is told of classes derived from it.
@@ -381,7 +380,9 @@ def _member(source: SourceModule, name: str) -> Member:
 
 def _class_member(node: ast.ClassDef) -> Member:
     found = Member(defined=True, is_class=True, bases=[text for b in node.bases if (text := _dotted(b))])
-    found.keeps = any(k.arg == "metaclass" and last_name(k.value) not in _PLAIN_METACLASSES for k in node.keywords)
+    metaclasses = [text for k in node.keywords if k.arg == "metaclass" and (text := _dotted(k.value))]
+    found.keeps = bool(set(metaclasses) - _PLAIN_METACLASSES or _PLAIN_METACLASSES & set(found.bases))
+    found.bases += metaclasses
     for inner in walk_statements(node.body, live=True):
         found.keeps |= getattr(inner, "name", "") == "__init_subclass__"
         if isinstance(inner, ast.ClassDef):

@@ -14,7 +14,6 @@ import ast
 import builtins
 import copy
 import importlib
-import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +24,15 @@ from difftest.errors import LiftError
 from difftest.lift.effects import effect_nodes
 from difftest.lift.failures import mark_load_failure
 from difftest.lift.hosted import hosted_modules
+from difftest.lift.operators import (
+    MENTIONS_OPERATORS,
+    REGISTRATION,
+    OperatorNamespaces,
+    Operators,
+    registered_namespaces,
+)
 from difftest.lift.resolve import Key, resolver_of
+from difftest.lift.rewrite import ProductionName, Unquoted, is_quoted
 from difftest.lift.source import ANY, FunctionNode, SourceModule, class_pieces, replace_fields
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
@@ -44,7 +51,7 @@ class ArmModule(types.ModuleType):
         state["__builtins__"] = loader.builtins
         state["__package__"] = name if source is None or source.is_package else name.rpartition(".")[0]
         state["__difftest_lazy__"] = loader.lazy_method
-        state["__difftest_ops__"] = _Operators(loader, self)
+        state["__difftest_ops__"] = Operators(loader, self)
         if source is None or source.is_package:
             folder = loader.folder_of(tree_name)
             state["__path__"] = [] if folder is None else [str(folder)]
@@ -226,7 +233,11 @@ class Loader:
 
     def _run_effects(self, module: str, name: str) -> bool:
         """Execute what changes a definition when modules are imported; whether there was anything."""
-        waiting = self._effects.get(module, {}).pop(name, [])
+        known = self._effects.get(module, {})
+        busy = {running for running, _, _ in self._running}
+        waiting = [holder for holder in known.get(name, ()) if holder not in busy]
+        if waiting:
+            known[name] = [holder for holder in known[name] if holder in busy]  # one that imports this: later
         for holder in waiting:
             self._run_effect(holder, (module, name))
         return bool(waiting)
@@ -293,8 +304,10 @@ class Loader:
             kept = source.prune(source.statements[index], left) if left else None
             if kept is not None:
                 self._run(module, source, index, kept, left)
-        for name in [n for n in self._effects.get(source.name, ()) if n in state]:
-            self._run_effects(source.name, name)
+        for other in (source.name,) if self._running else tuple(self._effects):
+            loaded = vars(self.modules[other]) if other in self.modules else {}
+            for name in [n for n, holders in self._effects.get(other, {}).items() if holders and n in loaded]:
+                self._run_effects(other, name)
 
     def _in_module(self, module: ArmModule, source: SourceModule, names: set[str]) -> list[str]:
         """Those of the names that the module itself binds; what it has from a star import is put into it."""
@@ -334,21 +347,21 @@ class Loader:
         uses = find_uses(source, kept)
         if uses.namespace:
             uses.names.update(source.bindings)
-        if isinstance(kept, ast.Expr) and _REGISTRATION.search(ast.dump(kept)):
+        if isinstance(kept, ast.Expr) and REGISTRATION.search(ast.dump(kept)):
             for name in list(uses.names):  # the schema of an operator is read off the annotations of its function
                 for function in source.functions(name):
                     uses.names |= annotation_uses(source, function).names
         return uses.names
 
     def _execute(self, module: ArmModule, source: SourceModule, statement: ast.stmt) -> None:
-        if not source.postpones_annotations and any(map(_is_quoted, ast.walk(statement))):
-            statement = _Unquoted().visit(copy.deepcopy(statement))
-        if _MENTIONS_OPERATORS.search(source.data):
-            statement = _OperatorNamespaces(self).visit(copy.deepcopy(statement))
+        if not source.postpones_annotations and any(map(is_quoted, ast.walk(statement))):
+            statement = Unquoted().visit(copy.deepcopy(statement))
+        if MENTIONS_OPERATORS.search(source.data):
+            statement = OperatorNamespaces(self).visit(copy.deepcopy(statement))
         if b"__name__" in source.data and any(
             isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement)
         ):
-            statement = _ProductionName(source.name).visit(copy.deepcopy(statement))
+            statement = ProductionName(source.name).visit(copy.deepcopy(statement))
         code = compile(
             ast.Module(body=[statement], type_ignores=[]),
             self.file_of(source),
@@ -614,157 +627,6 @@ class _MethodBody:
         if cell is not None:
             cell.cell_contents = self.owner  # what `super()` and `__class__` mean in the methods
         return self.owner
-
-
-def _is_quoted(node: ast.AST) -> bool:
-    """Whether a node has an annotation that is written as a string."""
-    written = (getattr(node, "annotation", None), getattr(node, "returns", None))
-    return any(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in written)
-
-
-class _Unquoted(ast.NodeTransformer):
-    """Takes annotations out of their quotes.
-
-    Lifted code postpones all annotations, so each becomes a string; one that is a string already would be quoted
-    twice, and what reads it (dataclass, the schema of an operator) would not know it any more.
-    """
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if _is_quoted(node):
-            for name in ("annotation", "returns"):
-                written = getattr(node, name, None)
-                if isinstance(written, ast.Constant) and isinstance(written.value, str):
-                    try:
-                        bare = ast.parse(written.value.strip(), mode="eval").body
-                    except (SyntaxError, ValueError):
-                        continue  # not an expression, so nothing can read it as one
-                    for inner in ast.walk(bare):
-                        ast.copy_location(inner, written)
-                    setattr(node, name, bare)
-        return node
-
-
-def _is_own_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "__name__"
-
-
-class _ProductionName(ast.NodeTransformer):
-    """Has code read its module's `__name__` as in production, but where it looks the module up by that name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id == "__name__" and isinstance(node.ctx, ast.Load):
-            return ast.copy_location(ast.Constant(self.name), node)
-        return node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        return node if _is_modules(node.value) else self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        method = isinstance(node.func, ast.Attribute) and _is_modules(node.func.value)
-        return node if method else self.generic_visit(node)
-
-
-def _is_modules(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "modules") or (
-        isinstance(node, ast.Name) and node.id == "modules"
-    )
-
-
-# -- custom operators -------------------------------------------------------------------------------------------------
-
-_MENTIONS_OPERATORS = re.compile(rb"\bops\b|::|Library\(")
-_REGISTRATION = re.compile(r"custom_op|\bimpl\b|define|infer_schema")
-_OPERATOR = re.compile(r"(?P<namespace>[A-Za-z_]\w*)::(?P<rest>\w+(\.\w+)?\s*(\(.*)?)", re.DOTALL)
-_MAKES_NAMESPACE = re.compile(
-    rb"(?:custom_op|triton_op|\bdefine)\(\s*[\"'](\w+)::|Library\(\s*[\"'](\w+)[\"']\s*,\s*[\"'](?:DEF|FRAGMENT)"
-)
-_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "c10d", "quantized", "higher_order", "torchvision", "inductor"})
-
-
-def registered_namespaces(source: SourceModule) -> set[str]:
-    """Operator namespaces that a file adds operators to, torch's own left out."""
-    found = {(a or b).decode() for a, b in _MAKES_NAMESPACE.findall(source.data)}
-    return found - _TORCH_NAMESPACES
-
-
-class _Operators:
-    """`torch.ops` as an arm sees it: operators that its tree registers are the arm's own."""
-
-    def __init__(self, loader: Loader, module: ArmModule) -> None:
-        self._loader = loader
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        import torch
-
-        if name.startswith("__") or name in _TORCH_NAMESPACES or not hasattr(torch.ops, "aten"):
-            return getattr(torch.ops, name)
-        found: Any = getattr(torch.ops, name)
-        if isinstance(found, types.ModuleType):  # a namespace, and not a function of torch.ops itself
-            found = _Namespace(self._loader, self._module, name, found)
-        self.__dict__[name] = found
-        return found
-
-
-class _Namespace:
-    """One namespace of operators: the arm's own ones first, then what the process has registered."""
-
-    def __init__(self, loader: Loader, module: ArmModule, name: str, outside: Any) -> None:
-        self._loader = loader
-        self._module = module
-        self._name = name
-        self._outside = outside
-
-    def __getattr__(self, operator: str) -> Any:
-        if operator.startswith("__"):
-            raise AttributeError(operator)
-        import torch
-
-        self._loader.register_operator(self._module, operator)
-        own = getattr(torch.ops, self._loader.own_namespace(self._name))
-        if hasattr(own, operator):
-            found = getattr(own, operator)
-        else:
-            found = getattr(self._outside, operator, None) or self._loader.operator(self._name, operator)
-        if found is None:
-            found = getattr(self._outside, operator)  # says that it is not there
-        self.__dict__[operator] = found
-        return found
-
-
-class _OperatorNamespaces(ast.NodeTransformer):
-    """Gives the tree's custom operators a namespace of the arm's own, so that both arms can register theirs."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    def _owned(self, namespace: str) -> bool:
-        return namespace in self.loader.namespaces or self.loader.sources.owns(namespace)
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        named = _OPERATOR.fullmatch(node.value) if isinstance(node.value, str) else None
-        if named and self._owned(named["namespace"]):
-            text = f"{self.loader.own_namespace(named['namespace'])}::{named['rest']}"
-            return ast.copy_location(ast.Constant(text), node)
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        if node.attr == "ops" and isinstance(node.value, ast.Name) and node.value.id == "torch":
-            return ast.copy_location(ast.Name("__difftest_ops__", ast.Load()), node)
-        return node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        first = node.args[0] if name == "Library" and node.args else None
-        if isinstance(first, ast.Constant) and isinstance(first.value, str) and self._owned(first.value):
-            first.value = self.loader.own_namespace(first.value)
-        return node
 
 
 def missing_symbol(symbol: str) -> LiftError:

@@ -365,9 +365,22 @@ class Resolver:
                             found.shared[effect.digest] = f"{facts.path}:{effect.first} {effect.text}"  # type: ignore[union-attr]
                         continue
                     table = found.subclasses if mark.how == "base" else found.changes
-                    for key in self._changed_by(mark):
+                    keys = self._changed_by(mark)
+                    if mark.how == "base":
+                        keys = [ancestor for key in keys for ancestor in self._line(key)]
+                    for key in keys:
                         table.setdefault(key, []).append(effect.number)
         return self._effects[module]
+
+    def _line(self, key: Key, depth: int = 0) -> list[Key]:
+        """A class and those of the tree that it is derived from, its metaclass included."""
+        facts = self.sources.facts(key[0])
+        found = [key]
+        for base in facts.member(key[1]).bases if facts is not None and depth < 10 else ():
+            located = None if "." in base else self.sources.locate(f"{key[0]}:{base}")
+            if located is not None and located[2] is None and (located[0], located[1]) != key:
+                found += self._line((located[0], located[1]), depth + 1)
+        return list(dict.fromkeys(found))
 
     def _changed_by(self, mark: Mark) -> list[Key]:
         """The definitions that a statement with this mark changes."""
