@@ -19,6 +19,8 @@ from difftest.lift.resolve import Beside, Definition, ImportEffects, Key, Piece,
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
 
+READS_ANNOTATIONS = frozenset({"__annotations__", "get_annotations", "get_type_hints"})
+
 
 @dataclass
 class Closure:
@@ -293,7 +295,10 @@ class _Walk:
             found.update(self.resolver.files_beside(beside))
         if self.closure.whole:
             found |= {piece.path for piece in self.closure.pieces.values()}
-            found |= {f.path for name in self.escaped if (f := sources.facts(name)) and f.path.endswith(".py")}
+            named = set(self.escaped)
+            if not self.closure.whole.isdisjoint(READS_ANNOTATIONS):  # which names they mean counts, too
+                named |= {n for m in self.imported if (f := sources.facts(m)) for n in f.imported() if sources.owns(n)}
+            found |= {f.path for name in named if (f := sources.facts(name)) and f.path.endswith(".py")}
         self.closure.data = {path: sources.blob(path) for path in sorted(found)}
 
     def is_part(self, facts: Facts, name: str) -> bool:

@@ -147,8 +147,9 @@ class _Finder:
                 elif isinstance(part, ast.Subscript):
                     yield from self._marks(_without_subscripts(part), "change")
         value = getattr(node, "value", None)
-        if isinstance(node, ast.Expr) and isinstance(value, ast.Call):
-            yield from self._call(value)
+        if isinstance(node, ast.Expr):
+            for call in _calls(node.value):  # also those of a comprehension
+                yield from self._call(call)
         elif isinstance(value, ast.Call):
             yield from self._marks(value.func, "call", True)
 
@@ -253,14 +254,19 @@ def _runs(function: ast.FunctionDef | ast.AsyncFunctionDef, nested: bool) -> lis
 
 
 def _called(part: ast.AST) -> Iterator[str]:
-    """Plain names that code calls when it runs; not what lambdas and functions in it call later."""
+    """Plain names that code calls when it runs."""
+    return (call.func.id for call in _calls(part) if isinstance(call.func, ast.Name))
+
+
+def _calls(part: ast.AST) -> Iterator[ast.Call]:
+    """The calls that code makes when it runs; not what lambdas and functions in it call later."""
     todo: list[ast.AST] = [part]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield node.func.id
+        if isinstance(node, ast.Call):
+            yield node
         todo += ast.iter_child_nodes(node)
 
 

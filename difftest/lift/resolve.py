@@ -271,6 +271,8 @@ class Resolver:
                     for table, _ in facts.entries(chain[0]):
                         step.needs.append(((name, f"{table}[{chain[0]!r}]"), via))
                     step.needs.append(((name, "__getattr__"), via))
+                elif chain[0] == "__dict__":
+                    step.escaped.append(name)  # any of its names may be looked up
                 elif not (chain[0].startswith("__") and chain[0].endswith("__")):
                     step.missing.append((f"{name}:{chain[0]}", via))
                 return

@@ -360,7 +360,7 @@ def bound_names(node: ast.AST) -> Iterator[str]:
                 todo.append(value)
 
 
-_NAMESPACES = re.compile(rb"globals\(|vars\(|locals\(|\.modules\[__name__")
+_NAMESPACES = re.compile(rb"\bexec\(|globals\(|vars\(|locals\(|\.modules\[__name__")
 
 
 def _bound_in_namespace(node: ast.stmt) -> Iterator[str]:
@@ -375,6 +375,12 @@ def _bound_in_namespace(node: ast.stmt) -> Iterator[str]:
         case ast.Expr(value=ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[first, name, *_])):
             if _is_namespace(first):
                 yield _constant(name)
+        case ast.Expr(value=ast.Call(func=ast.Name(id="exec"), args=[code])):
+            text = code.value if isinstance(code, ast.Constant) else None
+            try:
+                yield from bound_names(ast.parse(text)) if isinstance(text, str) else (ANY,)
+            except (SyntaxError, ValueError):
+                return  # it raises when it runs
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=first, attr=method), args=args, keywords=keywords)):
             if not _is_namespace(first):
                 return

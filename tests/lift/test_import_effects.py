@@ -198,6 +198,36 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str], object, o
 }  # fmt: skip
 
 
+HINTS = "import typing\nfrom .h import T\ndef g(a: T): pass\ndef f(x): return typing.get_type_hints(g)\n"
+
+
+@pytest.mark.parametrize(
+    ("common", "base", "head"),
+    [
+        ({"m": HINTS}, {"h": "T = int\n"}, {"h": "T = float\n"}),
+        (
+            {"m": "from . import h\ndef f(x, n='q'): return h.__dict__[n](x)\n"},
+            {"h": PLAIN_H},
+            {"h": "def q(x): return -x\n"},
+        ),
+        (
+            {"m": "from .h import q\nexec('def g(x): return q(x)')\ndef f(x): return g(x)\n"},
+            {"h": PLAIN_H},
+            {"h": "def q(x): return -x\n"},
+        ),
+        (
+            {"m": READS_TABLE, "r": "R = {}\n"},
+            {"ops": "from .r import R\n[R.setdefault(n, abs) for n in 'pq']\n"},
+            {"ops": "from .r import R\n[R.setdefault(n, int) for n in 'pq']\n"},
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_not_called_same(
+    common: dict[str, str], base: dict[str, str], head: dict[str, str]
+) -> None:
+    assert _closure(_tree(common, base)).digest != _closure(_tree(common, head)).digest
+
+
 def _tree(*parts: Mapping[str, str]) -> dict[str, str]:
     files = {"__init__": ""}
     for part in parts:
