@@ -260,6 +260,25 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How a target's emitted tokens are sampled many times, so that their law in two arms can be compared.
+
+    Attributes:
+        build: makes a pool of many alike rows over a small vocabulary; seeds in it depend on the number that it is
+            given. The generators of the process are seeded before each call.
+        tokens: given what a call returned, the ids that it emitted: whole numbers [rows, positions] or [rows], -1
+            where a row has none. Neighbouring rows are tested together, and so are neighbouring positions.
+        vocabulary: every id is below it.
+        leaves: names of the outputs whose law that is.
+    """
+
+    build: Callable[[int], Pool]
+    tokens: Callable[[Any], Any]
+    vocabulary: int
+    leaves: tuple[str, ...] = ("return",)
+
+
+@dataclass(frozen=True)
 class Target:
     """One observable piece of sampler code.
 
@@ -275,6 +294,8 @@ class Target:
         rows: names of outputs or inputs whose first axis is the request, for saying which request differs.
         invariants: what must hold of every call of one arm.
         relations: what must hold between calls of one arm on related inputs.
+        noise: symbols of functions that kernels call for a uniform number, besides `tl.rand`.
+        sampling: how its tokens are sampled, when two versions emit different ones.
         oracle: a third opinion: when the arms differ, it says which one is right.
         timeout: seconds one call may take before it counts as hanging.
         fuzz: a Hypothesis strategy of :class:`Case` for `--cases fuzz`. Without one, cases are drawn from the axes of
@@ -291,6 +312,8 @@ class Target:
     rows: tuple[str, ...] = ()
     invariants: tuple[Invariant, ...] = ()
     relations: tuple[Relation, ...] = ()
+    noise: tuple[str, ...] = ()
+    sampling: Sampling | None = None
     oracle: Oracle | None = None
     timeout: float = 20.0
     fuzz: Callable[[], Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from difftest.result import Likeness
 Axes = Mapping[str, str]
 """A case's axis values by axis."""
 
+_INDEX = re.compile(r"\[\d+\]")
 _FARTHEST = list(Likeness)
 _FEW_VALUES = 3
 _ALIKE = 0.5
@@ -53,6 +55,11 @@ class CaseGroup:
     @property
     def likeness(self) -> str:
         return farthest(signature.likeness for signature in self.signatures)
+
+
+def general_leaf(leaf: str) -> str:
+    """A leaf without its indices: `return[0][3]` is `return[][]`. Keys of dicts stay."""
+    return _INDEX.sub("[]", leaf)
 
 
 def farthest(classes: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Any
 
@@ -15,8 +14,6 @@ from difftest.result import Kind, Likeness
 
 ULPS = 16
 """Values at most so many units in the last place apart, in every differing element, are of class `ulp`."""
-
-_INDEX = re.compile(r"\[\d+\]")
 
 
 def likeness(item: Difference, rows: Collection[str] = ()) -> Likeness:
@@ -58,11 +55,6 @@ def evidence(item: Difference) -> dict[str, Any]:
         "ulp": None if near is None else float(near[0]),
         "ulp_largest": None if distance is None else float(distance.max()),
     }
-
-
-def general_leaf(leaf: str) -> str:
-    """A leaf without its indices: `return[0][3]` is `return[][]`. Keys of dicts stay."""
-    return _INDEX.sub("[]", leaf)
 
 
 def _same_sets(base: Elements, head: Elements, at: NDArray[np.intp]) -> bool:

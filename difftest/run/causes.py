@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from difftest.explain.changes import closure_changes, lines_to_trace, marked
-from difftest.explain.groups import CaseGroup, case_groups, signatures
-from difftest.result import GROUPS_SHOWN, Change, Group, TargetResult
+from difftest.explain.groups import CaseGroup, case_groups, general_leaf, signatures
+from difftest.result import GROUPS_SHOWN, Change, Group, Kind, Mismatch, TargetResult
 from difftest.run.plan import ArmSource, Planned
 from difftest.run.supervisor import Supervisor, Unit
 
@@ -90,6 +90,7 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Chang
         added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
     return {
         "groups": [[i for i in _in_order(g) if i >= 0] for g in groups[:GROUPS_SHOWN]],
+        "places": [[[s.kind, s.leaf] for s in g.signatures] for g in groups[:GROUPS_SHOWN]],
         "alike": sorted(i for u in each.units if u.fuzz is None for i in u.alike),
         "lines": lines_to_trace(changes),
         "added": added,
@@ -102,6 +103,7 @@ def _explained(
 ) -> TargetResult:
     told: Mapping[str, Any] = {} if unit is None else unit.explained
     named = {_number(u, m["number"]): m for u in each.units for m in reversed(u.mismatches)}
+    classes: Sequence[str | None] = told.get("classes", ())
     shown = []
     for number, group in enumerate(groups[:GROUPS_SHOWN]):
         first = next((i for i in _in_order(group) if i in named), None)
@@ -109,7 +111,7 @@ def _explained(
             Group(
                 kinds=tuple(dict.fromkeys(s.kind for s in group.signatures)),
                 leaves=tuple(dict.fromkeys(s.leaf for s in group.signatures)),
-                likeness=group.likeness,
+                likeness=(classes[number] if number < len(classes) else None) or group.likeness,
                 cases=len(group.cases),
                 mismatches=sum(s.mismatches for s in group.signatures),
                 example="" if first is None else named[first]["case"],
@@ -127,7 +129,32 @@ def _explained(
         changes = marked(changes, ran)
     notes = each.result.notes if unit is None else (*each.result.notes, *unit.notes)
     return replace(
-        each.result, groups=tuple(shown), changes=changes, traced=dict(told.get("traced", {})), notes=tuple(notes)
+        each.result,
+        groups=tuple(shown),
+        mismatches=_with_classes(each.result, groups, classes, named),
+        changes=changes,
+        traced=dict(told.get("traced", {})),
+        fixed_noise=dict(told.get("fixed_noise", {})),
+        distribution=dict(told.get("distribution", {})),
+        notes=tuple(notes),
+    )
+
+
+def _with_classes(
+    result: TargetResult,
+    groups: Sequence[CaseGroup],
+    classes: Sequence[str | None],
+    named: Mapping[int, Mapping[str, Any]],
+) -> tuple[Mismatch, ...]:
+    """The mismatches with the classes of their groups; a generator's state keeps its own."""
+    known: dict[tuple[str, str, str], str] = {}
+    for group, name in zip(groups, classes, strict=False):
+        for signature in group.signatures:
+            if name is not None and signature.kind != Kind.RNG:
+                places = (signature.kind, signature.leaf)
+                known.update({(named[i]["case"], *places): name for i in group.cases if i in named})
+    return tuple(
+        replace(m, likeness=known.get((m.case, m.kind, general_leaf(m.leaf)), m.likeness)) for m in result.mismatches
     )
 
 

@@ -16,6 +16,7 @@ from difftest.call.outcome import NotCalled, Outcome
 from difftest.call.poison import fills
 from difftest.explain.groups import in_common
 from difftest.result import GROUP_LINES
+from difftest.run.chance import Chance
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.unit import UnitRun
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -31,7 +32,8 @@ Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 class Explanation:
     """Looks into one target, base against one head, and sends what it finds as it finds it.
 
-    The unit's `explain`: `groups` (case indices of each group, those inside the contract first), `alike` (indices of
+    The unit's `explain`: `groups` (case indices of each group, those inside the contract first), `places` (of each
+    group kinds and leaves), `alike` (indices of
     identical cases), `lines` (per arm and path the lines to watch), `added` (per path the lines only head has),
     `seconds`.
     """
@@ -48,6 +50,7 @@ class Explanation:
         try:
             self.rules()
             self.trace()
+            Chance(self).run()
         finally:
             self.send({}, done=True)
 

@@ -15,7 +15,8 @@ from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
-from difftest.explain.ladder import evidence, general_leaf, likeness
+from difftest.explain.groups import general_leaf
+from difftest.explain.ladder import evidence, likeness
 from difftest.result import MISMATCHES_SHOWN, Kind
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states

@@ -11,7 +11,8 @@ import torch
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Outcome
 from difftest.compare.outcomes import Difference, compare
-from difftest.explain.ladder import ULPS, evidence, general_leaf, likeness
+from difftest.explain.groups import general_leaf
+from difftest.explain.ladder import ULPS, evidence, likeness
 from difftest.result import Likeness
 
 

@@ -1,0 +1,332 @@
+"""For targets that draw random numbers: is the difference only in which numbers are drawn, and is the law the same?"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from difftest.call.outcome import NotCalled, Outcome
+from difftest.compare.outcomes import compare
+from difftest.explain import kernel_noise
+from difftest.explain.groups import general_leaf
+from difftest.explain.kernel_noise import KernelNoise, total
+from difftest.explain.law import Law, Tokens, compare_laws
+from difftest.explain.noise import SCHEMES, FixedNoise, Noise
+from difftest.result import Kind, Likeness
+from difftest.run.protocol import ARM_NAMES, BASE, HEAD
+from difftest.run.unit import root_of
+from difftest.target import Case, Pool
+
+if TYPE_CHECKING:
+    from difftest.run.explaining import Explanation
+
+GROUPS = 4
+CASES = 2
+"""Groups, and cases of each, that are run on fixed noise."""
+NOISES = 4
+ENDS = 2
+"""Noises a case is run on, and further ones in which single uniform numbers are often exactly 0 or just below 1."""
+MOST_SAMPLES = 20_000
+MOST_CALLS = 200
+LAW_SECONDS = 2.5
+
+Schemes = tuple[str, str]
+_SCHEMES: tuple[Schemes, ...] = tuple(itertools.product(SCHEMES, kernel_noise.SCHEMES))
+
+
+class _Run(NamedTuple):
+    """One arm's call on one noise."""
+
+    outcome: Outcome | NotCalled
+    draws: dict[str, int]
+    unknown: set[str]
+    torch_draws: int
+
+
+class _Tried(NamedTuple):
+    """What came of one case: whether the arms agree, on all noises and on those without ends; whether noise matters."""
+
+    equal: bool
+    equal_inside: bool
+    matters: bool
+
+
+class Chance:
+    """Part of an :class:`Explanation`: fixed noise, then the law of the emitted tokens."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        self.explanation = explanation
+        self.unit = explanation.unit
+        self.target = explanation.target
+        self.asked = explanation.asked
+        self.draws: dict[int, dict[str, int]] = {BASE: {}, HEAD: {}}
+        self.unknown: set[str] = set()
+        self.repeats = False
+        self.cases = self.equal = 0
+
+    def run(self) -> None:
+        """Send `fixed_noise`, `distribution` and the class of each group, None where nothing is to be said."""
+        groups: list[str | None] = [None] * len(self.asked["groups"])
+        tried: dict[int, list[_Tried]] = {}
+        for number in self._noisy_groups():
+            tried[number] = list(self._try_group(number))
+        drew = bool(self.draws[BASE] or self.draws[HEAD])
+        if not drew and not self.unknown:
+            return  # nothing is drawn in the call: noise, if there is any, is among the inputs
+        apart = self._pool_apart()
+        law = self._law() if apart is not None else None
+        for number, each in tried.items():
+            groups[number] = self._class_of(number, each, apart, law)
+        named = [name for name in groups if name is not None]
+        noise_class = Likeness.DIFFERENT
+        if named and all(name == Likeness.SAME_NOISE for name in named):
+            noise_class = Likeness.SAME_NOISE
+        every = [t for each in tried.values() for t in each]
+        parts: dict[str, Any] = {"classes": groups}
+        parts["fixed_noise"] = {
+            "likeness": noise_class,
+            "cases": self.cases,
+            "equal": self.equal,
+            "noises": NOISES + ENDS,
+            "base_draws": self.draws[BASE],
+            "head_draws": self.draws[HEAD],
+            **({} if apart is None else {"samples": apart[1], "samples_apart": apart[0]}),
+            "said": self._noise_said(every, apart),
+        }
+        if law is not None and self.target.sampling is not None:
+            parts["distribution"] = {
+                "likeness": Likeness.OTHER_LAW if law.different else Likeness.SAME_LAW,
+                "samples": law.samples,
+                "vocabulary": self.target.sampling.vocabulary,
+                "smallest_effect": law.smallest_effect,
+                "tests": [asdict(test) for test in law.tests],
+                "said": _law_said(law),
+            }
+        self.explanation.send(parts)
+
+    # -- fixed noise ----------------------------------------------------------------------------------------------
+
+    def _noisy_groups(self) -> list[int]:
+        """Groups in which something else than the generators' states differs."""
+        places = self.asked["places"]
+        return [n for n, each in enumerate(places) if any(kind != Kind.RNG for kind, _ in each)][:GROUPS]
+
+    def _try_group(self, number: int) -> Any:
+        places = {leaf for kind, leaf in self.asked["places"][number] if kind != Kind.RNG}
+        for index in self.asked["groups"][number][:CASES]:
+            if time.monotonic() > self.explanation.ends:
+                return
+            case = self.explanation.cases[index]
+            pool = case.build()
+            if (found := self._try(index, case, pool, places)) is None:
+                continue
+            self.cases += 1
+            self.equal += found.equal
+            yield found
+
+    def _try(self, index: int, case: Case, pool: Pool, places: set[str]) -> _Tried | None:
+        chosen: Schemes | None = None
+        first: Outcome | NotCalled | None = None
+        for schemes in _SCHEMES:
+            runs = [self._call(index, arm, case, pool, Noise(0), schemes) for arm in (BASE, HEAD)]
+            for arm, run in enumerate(runs):
+                if isinstance(run.outcome, NotCalled):
+                    return None
+                self.draws[arm] = self.draws[arm] or run.draws
+                self.unknown |= run.unknown
+            if not any(run.draws for run in runs):
+                return None if not self.unknown else _Tried(False, False, True)
+            first = first or runs[BASE].outcome
+            self.repeats = self.repeats or _repeats(runs)
+            if not self._apart(runs) & places:
+                chosen = schemes
+                break
+        other = self._call(index, BASE, case, pool, Noise(1), _SCHEMES[0]).outcome
+        matters = isinstance(other, Outcome) and isinstance(first, Outcome) and other[:4] != first[:4]
+        if chosen is None or self.unknown:
+            return _Tried(False, False, matters)
+        noises = [Noise(n) for n in range(1, NOISES)] + [Noise(n, ends=True) for n in range(NOISES, NOISES + ENDS)]
+        inside = True
+        for noise in noises:
+            runs = [self._call(index, arm, case, pool, noise, chosen) for arm in (BASE, HEAD)]
+            if self._apart(runs) & places:
+                return _Tried(False, inside and noise.ends, matters)
+        return _Tried(True, True, matters)
+
+    def _call(self, index: int, arm: int, case: Case, pool: Pool, noise: Noise, schemes: Schemes) -> _Run:
+        lifted = self.unit.arms[arm]
+        functions = [lifted.get(symbol) for symbol in self.target.noise if lifted.has(symbol)]
+        drawn = FixedNoise(noise, schemes[0])
+        in_kernels = KernelNoise(noise, schemes[1], functions, lifted.loader.modules)
+
+        def around(function: Callable[..., Any]) -> Callable[..., Any]:
+            def noisy(*args: Any, **kwargs: Any) -> Any:
+                with in_kernels, drawn:
+                    return function(*args, **kwargs)
+
+            return noisy
+
+        outcome = self.explanation.call_pool(index, arm, case, pool, around)
+        unknown = drawn.unknown | in_kernels.unknown
+        return _Run(outcome, total((drawn.draws, in_kernels.draws)), unknown, sum(drawn.draws.values()))
+
+    def _apart(self, runs: list[_Run]) -> set[str]:
+        """The leaves in which two arms differ, the generators' states aside."""
+        base, head = (run.outcome for run in runs)
+        if not isinstance(base, Outcome) or not isinstance(head, Outcome):
+            return {"call"}
+        found = compare(base, head, exceptions=self.unit.options.get("exceptions", "message"))
+        return {general_leaf(item.leaf) for item in found if item.kind != Kind.RNG}
+
+    # -- the law --------------------------------------------------------------------------------------------------
+
+    def _pool_case(self, number: int) -> tuple[Case, Pool]:
+        sampling = self.target.sampling
+        assert sampling is not None
+        case = Case("sampling", lambda: sampling.build(number))
+        return case, case.build()
+
+    def _tokens(self, outcome: Outcome | NotCalled) -> Tokens | None:
+        sampling, live = self.target.sampling, self.unit.caller.live
+        if isinstance(outcome, NotCalled) or live is None or sampling is None:
+            return None
+        found = np.asarray(sampling.tokens(live[1]), np.int64)
+        return found[:, None] if found.ndim == 1 else found
+
+    def _sample(self, arm: int, number: int, seed: int) -> Tokens | None:
+        """Tokens of one call on the sampling pool, every generator of the process seeded."""
+        case, pool = self._pool_case(number)
+
+        def around(function: Callable[..., Any]) -> Callable[..., Any]:
+            def seeded(*args: Any, **kwargs: Any) -> Any:
+                torch.manual_seed(seed)
+                np.random.seed(seed)
+                random.seed(seed)
+                return function(*args, **kwargs)
+
+            return seeded
+
+        return self._tokens(self.explanation.call_pool(0, arm, case, pool, around))
+
+    def _pool_apart(self) -> tuple[int, int] | None:
+        """On the sampling pool and the same noise, how many emitted rows differ, of how many; None without a pool.
+
+        The pool must show the difference: with the same seed the arms emit other tokens.
+        """
+        if self.target.sampling is None or time.monotonic() > self.explanation.ends:
+            return None
+        base, head = (self._sample(arm, 0, 0) for arm in (BASE, HEAD))
+        if base is None or head is None or _rows_apart(base, head) == 0:
+            return None
+        case, pool = self._pool_case(0)
+        best: tuple[int, int] | None = None
+        for schemes in _SCHEMES:
+            apart = rows = 0
+            for noise in (Noise(0), Noise(1, ends=True)):
+                base, head = (
+                    self._tokens(self._call(0, arm, case, pool, noise, schemes).outcome) for arm in (BASE, HEAD)
+                )
+                if base is None or head is None:
+                    return best
+                apart += _rows_apart(base, head)
+                rows += len(base)
+            best = min(best or (apart, rows), (apart, rows))
+            if not best[0]:
+                break
+        return best
+
+    def _law(self) -> Law | None:
+        """Independent samples of both arms, as many as there is time for."""
+        sampling = self.target.sampling
+        assert sampling is not None
+        ends = min(time.monotonic() + LAW_SECONDS, max(self.explanation.ends, time.monotonic() + 0.5))
+        found: tuple[list[Tokens], list[Tokens]] = ([], [])
+        rows = 0
+        for call in range(MOST_CALLS):
+            for arm in (BASE, HEAD):
+                tokens = self._sample(arm, 2 * call + arm, 2 * call + arm)
+                if tokens is None:
+                    return None
+                found[arm].append(tokens)
+            rows += len(found[BASE][-1])
+            if rows >= MOST_SAMPLES or time.monotonic() > ends:
+                break
+        shapes = {tokens.shape[1:] for side in found for tokens in side}
+        if len(shapes) != 1:
+            return None
+        base, head = (np.concatenate(side) for side in found)
+        return compare_laws(base, head, sampling.vocabulary) if base.shape == head.shape else None
+
+    # -- what it adds up to ---------------------------------------------------------------------------------------
+
+    def _class_of(self, number: int, tried: list[_Tried], apart: tuple[int, int] | None, law: Law | None) -> str | None:
+        """The class of a group; None leaves what its values say."""
+        if not tried:
+            return None
+        by_law = self.target.sampling is not None and all(
+            kind == Kind.RNG or (kind == Kind.VALUE and root_of(leaf) in self.target.sampling.leaves)
+            for kind, leaf in self.asked["places"][number]
+        )
+        matters = any(each.matters for each in tried)
+        if law is not None and law.different and matters:
+            return Likeness.OTHER_LAW
+        if all(each.equal for each in tried) and not self.repeats and not self.unknown:
+            return Likeness.SAME_NOISE if apart is None or apart[0] == 0 else None
+        if any(each.equal_inside and not each.equal for each in tried):
+            return None  # they part at the ends of the noise: too rare for any number of samples
+        if law is not None and by_law and all(each.matters for each in tried) and not self.repeats:
+            return Likeness.SAME_LAW
+        return None
+
+    def _noise_said(self, tried: list[_Tried], apart: tuple[int, int] | None) -> str:
+        sides = [
+            f"{name} draws {', '.join(f'{n} {source}' for source, n in self.draws[arm].items()) or 'nothing'}"
+            for arm, name in enumerate(ARM_NAMES)
+        ]
+        said = [
+            f"with the same noise in both arms {self.equal} of {self.cases} cases agree, each on up to {NOISES + ENDS} "
+            f"noises, {ENDS} of them with uniform numbers that are exactly 0 or just below 1"
+        ]
+        if any(each.equal_inside and not each.equal for each in tried):
+            said.append("they part only where a uniform number is at its end, so the comparison with it has changed")
+        if apart is not None:
+            said.append(f"of {apart[1]} rows sampled on the same noise {apart[0]} differ")
+        if self.repeats:
+            said.append(
+                "head draws but leaves every generator as it was, so the next call draws the same numbers again"
+            )
+        if self.unknown:
+            said.append(f"not replaced: {', '.join(sorted(self.unknown))}")
+        if any("," not in source for arm in self.draws.values() for source in arm):
+            said.append("a kernel's noise is taken as ideal: different arguments, independent numbers")
+        return "; ".join([*said, *sides])
+
+
+def _repeats(runs: list[_Run]) -> bool:
+    """Whether head draws from torch without moving a generator, and base does not do that."""
+    still = [
+        isinstance(run.outcome, Outcome) and run.torch_draws > 0 and run.outcome.rng is None and not run.outcome.changed
+        for run in runs
+    ]
+    return still[HEAD] and not still[BASE]
+
+
+def _rows_apart(base: Tokens, head: Tokens) -> int:
+    return len(base) if base.shape != head.shape else int((base != head).any(axis=1).sum())
+
+
+def _law_said(law: Law) -> str:
+    worst = min(law.tests, key=lambda test: test.adjusted)
+    apart = "differs" if law.different else "shows no difference"
+    return (
+        f"the law of the emitted tokens {apart} in {law.samples} samples of each arm: {len(law.tests)} chi-square "
+        f"tests, the least p {worst.adjusted:.2g} after Holm ({worst.name}); a total variation of "
+        f"{law.smallest_effect:.3f} would be seen with 80 % power"
+    )
