@@ -45,6 +45,10 @@ class Difference:
     pair: tuple[Elements, Elements] | None = field(default=None, compare=False, repr=False)
     at: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
 
+    def noted(self, note: str) -> Difference:
+        """The same with a further line of detail."""
+        return replace(self, detail=(*self.detail, note))
+
 
 def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | None]:
     """What follows the poison: leaves of one arm's outcomes under two fills that differ, per element for arrays."""

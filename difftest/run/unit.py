@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from dataclasses import replace
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from difftest.call.freeze import Freezer
@@ -18,6 +17,7 @@ from difftest.expect import Expectation
 from difftest.explain.groups import general_leaf
 from difftest.explain.ladder import evidence, likeness
 from difftest.result import MISMATCHES_SHOWN, Kind
+from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
 from difftest.run.relations import Live, RelationChecks
@@ -72,6 +72,7 @@ class UnitRun:
             self.lines = LineRecorder(child.setup["arms"][label]["folder"] for label in unit["arms"])
             self.caller.recorder = self.lines
         self.repeats = self.options.get("repeat", 1)
+        self.history = History()
         self.recordings = Recordings(child.states, self.repeats)
         self.index = 0
         self.earlier: tuple[int, Case, str, list[Live], tuple[Any, Any]] | None = None
@@ -146,8 +147,30 @@ class UnitRun:
             if budget and time.monotonic() - began > budget:
                 self.counts["cut"] += 1
                 break
+        self.second_look()
         if not self.spoiled(self.replaced()):
             self.flush(None)
+
+    def second_look(self) -> None:
+        """Run a sample of the identical cases again, after all others."""
+
+        alive: deque[Live] = deque(maxlen=4)  # or what a later call makes would lie where an earlier result was
+
+        def again(arm: int, index: int, case: Case) -> tuple[Outcome | NotCalled, Freezer]:
+            outcome = self.call(index, arm, case, case.build(), fills(index)[0])
+            alive.append(self.caller.live)
+            return outcome, self.caller.output
+
+        for kept, found in self.history.second_look(again, _same):
+            self.withdraw(kept.number)
+            self.differs(kept.number, kept.case, kept.identity, found)
+        self.child.board.begin(self.child.slot)
+
+    def withdraw(self, index: int) -> None:
+        """A case that was found identical is not."""
+        self.counts["identical"] -= 1
+        self.alike = [number for number in self.alike if number != index]
+        self.history.forget(index)
 
     def replaced(self) -> list[str]:
         """What code under test replaced of what both arms and the comparison stand on, by name."""
@@ -206,8 +229,7 @@ class UnitRun:
             for arm, one in enumerate(then)
         ]
         if changed[HEAD] and not changed[BASE]:
-            self.counts["identical"] -= 1
-            self.alike = [number for number in self.alike if number != index]
+            self.withdraw(index)
             text = "is overwritten by the next call"
             self.differs(index, case, identity, [Difference(Kind.ALIAS, "return", "keeps its value", text)])
 
@@ -304,6 +326,8 @@ class UnitRun:
                 return
             self.same(index, case)
             self.earlier = (index, case, identity, live, (base.returned, head.returned))
+            if case.recorded is None and self.history.due():
+                self.history.keep(Kept(index, case, identity, base), self.caller.output)
             return
         initial = self.initial(case, pool, base, head)
         found = compare(
@@ -326,9 +350,9 @@ class UnitRun:
             return
         if unsteady:
             note = f"head is not deterministic at {', '.join(unsteady[:3])}"
-            found = [_with_detail(item, note) for item in found]
+            found = [item.noted(note) for item in found]
         if said := self.opinion(pool, live):
-            found = [_with_detail(i, said) if i.leaf.startswith(("return", "raised")) else i for i in found]
+            found = [i.noted(said) if i.leaf.startswith(("return", "raised")) else i for i in found]
         self.differs(index, case, identity, found)
 
     def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
@@ -522,7 +546,3 @@ def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> 
     assert isinstance(found, NotCalled)
     arm = ARM_NAMES[BASE if found is base else HEAD]
     return f"{found.reason} (in {arm})" if arm not in found.reason else found.reason
-
-
-def _with_detail(item: Difference, note: str) -> Difference:
-    return replace(item, detail=(*item.detail, note))

@@ -171,6 +171,23 @@ PAIRS: dict[str, tuple[str, str, str, str]] = {
     "decimal_context": ("", "return n", "decimal.getcontext().prec = 5; return n", "mutation"),
     "descriptor": ("", "return n", "os.close(1)\nreturn n", "mutation"),
     "output_after_it": ("", "print('x', flush=True); return n", "os.write(1, b'x'); return n", "identical"),
+    # what depends on the calls before
+    "kept_maximum": ("H = [0]\n", "return max(items)", "H[0] = max(H[0], max(items)); return H[0]", "value"),
+    "one_buffer": ("B = torch.zeros(64)\n", "return x * 2", "B[:n].copy_(x * 2)\nreturn B[:n]", "alias"),
+    "cached_by_size": (
+        "@functools.lru_cache\ndef q(v): return torch.zeros(v)\n",
+        "return torch.zeros(n)",
+        "return q(n)",
+        "alias",
+    ),
+    "one_global_list": ("G = [1, 2]\n", "return list(G)", "return G", "alias"),
+    "cached_in_both": (
+        "@functools.lru_cache\ndef q(v): return torch.zeros(v)\n",
+        "return q(n)",
+        "m = n\nreturn q(m)",
+        "identical",
+    ),
+    "cached_number": ("@functools.lru_cache\ndef q(v): return v * 2\n", "return n * 2", "return q(n)", "identical"),
     # bytes that nobody wrote
     "undefined_is_zero": (
         "I = torch.int32\n",

@@ -1,0 +1,94 @@
+"""Whether head's outcome of a case depends on the calls before it, where base's does not.
+
+After the last case, a sample of the identical cases is run again in head, in the opposite order and after all others. A
+cache under too small a key, a maximum kept from an earlier call, a result that is the same object at every call: each
+goes unseen as long as every case is run once and in one order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from difftest.call.freeze import Freezer
+from difftest.call.outcome import NotCalled, Outcome
+from difftest.compare.outcomes import Difference, compare
+from difftest.result import Kind
+from difftest.run.protocol import BASE, HEAD
+from difftest.target import Case
+
+LARGEST = 16 << 20
+"""Outcomes with more bytes of arrays than this are not kept for a second look."""
+FEWEST = 2
+SHARE = 0.02
+"""The second look ends after so much of the time that the cases took, but not before this many cases."""
+
+Again = Callable[[int, int, Case], tuple[Outcome | NotCalled, Freezer]]
+"""Runs a case in an arm once more: (arm, index, case) -> what came of it, and what froze its return value."""
+
+
+class Kept(NamedTuple):
+    """A case that was identical, and its outcome."""
+
+    number: int
+    case: Case
+    identity: str
+    outcome: Outcome
+
+
+class History:
+    """The sample of one unit: the first cases, then ever fewer, so that it costs nothing to speak of."""
+
+    def __init__(self) -> None:
+        self.kept: list[Kept] = []
+        self._count = 0
+        self._began = time.monotonic()
+
+    def due(self) -> bool:
+        """Count an identical case; whether it belongs to the sample: the 1st, 2nd, 3rd, 4th, 6th, 8th, 12th, ..."""
+        self._count += 1
+        odd = self._count // (self._count & -self._count)
+        return odd in (1, 3)
+
+    def keep(self, kept: Kept, output: Freezer) -> None:
+        if sum(size for _, _, _, size in output.memory) <= LARGEST:
+            self.kept.append(kept)
+
+    def forget(self, index: int) -> None:
+        """A case turned out not to be identical."""
+        self.kept = [kept for kept in self.kept if kept.number != index]
+
+    def second_look(
+        self, again: Again, same: Callable[[Outcome | NotCalled, Outcome], bool]
+    ) -> Iterator[tuple[Kept, list[Difference]]]:
+        """The cases whose outcome head does not give again, or gives in the same objects, while base does neither."""
+        now = time.monotonic()
+        allowed = SHARE * (now - self._began)
+        for number, kept in enumerate(reversed(self.kept)):
+            if number >= FEWEST and time.monotonic() - now > allowed:
+                return
+            head, first = again(HEAD, kept.number, kept.case)
+            if isinstance(head, NotCalled):
+                continue
+            if same(head, kept.outcome):
+                _, second = again(HEAD, kept.number, kept.case)
+                if _shares(first, second) and not _shares(*(again(BASE, kept.number, kept.case)[1] for _ in range(2))):
+                    text = "the same object or memory at every call"
+                    yield kept, [Difference(Kind.ALIAS, "return", "new at every call", text)]
+                continue
+            base, _ = again(BASE, kept.number, kept.case)
+            if isinstance(base, NotCalled) or not same(base, kept.outcome):
+                continue  # base depends on it as well
+            if found := compare(base, head):
+                note = f"only after other calls: {self._count} identical cases were run before this second run of it"
+                yield kept, [item.noted(note) for item in found]
+
+
+def _shares(first: Freezer, second: Freezer) -> bool:
+    """Whether two return values, both alive, have objects or memory in common."""
+    known = {storage for name, _, storage, _ in first.memory if name == "return"}
+    if any(name == "return" and storage in known for name, _, storage, _ in second.memory):
+        return True
+    held = [{**seen} for side in (first, second) for name, seen in side.objects if name == "return"]
+    return len(held) == 2 and not held[0].keys().isdisjoint(held[1])
