@@ -73,10 +73,16 @@ class History:
                 continue
             if same(head, kept.outcome):
                 _, second = again(HEAD, kept.number, kept.case)
-                if _shares(first, second) and not _shares(*(again(BASE, kept.number, kept.case)[1] for _ in range(2))):
+                if not _shares(first, second):
+                    continue
+                _, third = again(HEAD, kept.number, kept.case)
+                if _shares(second, third) and not _shares(*(again(BASE, kept.number, kept.case)[1] for _ in range(2))):
                     text = "the same object or memory at every call"
                     yield kept, [Difference(Kind.ALIAS, "return", "new at every call", text)]
                 continue
+            once_more, _ = again(HEAD, kept.number, kept.case)
+            if same(once_more, kept.outcome):
+                continue  # what happens once is no property of the code
             base, _ = again(BASE, kept.number, kept.case)
             if isinstance(base, NotCalled) or not same(base, kept.outcome):
                 continue  # base depends on it as well
