@@ -303,6 +303,34 @@ def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any)
     return show_sweep(swept(api.RunOptions(base="", heads=("",), **options), revisions, engine), Console(), path)
 
 
+@cli.command()
+@click.option("--repo", type=click.Path(path_type=Path), help="Git repository [default: around here].")
+@click.option("--good", required=True, metavar="REV", help="A revision whose outcome is right.")
+@click.option("--bad", required=True, metavar="REV", help="A later revision that differs from it.")
+@click.option("--case", required=True, metavar="FILE", help="A kept case, as difftest run --out writes them.")
+@click.option("--target", "targets", multiple=True, metavar="T", help="Target name [default: the case's own].")
+@click.option(
+    "--cases-from",
+    type=click.Path(path_type=Path, resolve_path=True),
+    multiple=True,
+    metavar="FILE",
+    help="A case file.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
+@click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
+def bisect(good: str, bad: str, **options: Any) -> int:
+    """Find the first commit at which a case's outcome changes. Exit code 1 when there is one."""
+    from rich.console import Console
+
+    from difftest import api
+    from difftest.bisect import bisect as bisected
+    from difftest.output import show_bisection
+
+    request = api.RunOptions(base="", heads=("",), **options)
+    return show_bisection(bisected(request, good, bad, lambda line: click.echo(line, err=True)), Console())
+
+
 def main() -> None:
     """Entry point: exit codes and one-line errors."""
     try:

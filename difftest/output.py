@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from difftest.bisect import Bisection
 from difftest.errors import UsageError
 from difftest.record.command import Shown
 from difftest.result import EXIT_CODES, RunResult, TargetResult, Verdict
@@ -172,6 +173,23 @@ def show_sweep(found: Iterable[SweptCommit], console: Console, path: Path | None
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     console.print(Text(f"{len(every)} commits that touch a target: {summary}"))
     return EXIT_CODES[overall(every)]
+
+
+def show_bisection(found: Bisection, console: Console) -> int:
+    """The commit, what it changed and how it was found; the exit code."""
+    lines = [f"{found.commit}", f"  {found.subject}", f"  {found.author}, {found.date}"]
+    if found.suspects:
+        lines[0] = f"one of {len(found.suspects)} commits, up to {found.commit}; the others cannot be compared"
+    lines += [f"  changes {name}" for name in found.changed]
+    if found.mismatch is not None:
+        index = str(list(found.mismatch.index)) if found.mismatch.index else ""
+        lines.append(f"  {found.mismatch.kind} at {found.mismatch.leaf}{index}")
+        lines += [f"    good {found.mismatch.base[:200]}", f"    here {found.mismatch.head[:200]}"]
+    lines += [f"skipped {commit[:12]}: {reason}" for commit, reason in found.skipped]
+    lines.append(f"{found.target}: {found.listed} commits may touch it, {found.executed} were executed")
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    return EXIT_CODES[Verdict.DIFFERENT]
 
 
 class Progress:

@@ -12,7 +12,7 @@ from typing import Any
 from difftest import catalog
 from difftest.catalog import Outline
 from difftest.errors import LiftError, UsageError
-from difftest.lift.closure import find_closure
+from difftest.lift.closure import Closure, find_closure
 from difftest.lift.extract import extract
 from difftest.profiles import standins_for
 from difftest.run.plan import ArmSource, Bound, Planner
@@ -97,18 +97,25 @@ def _extent(bound: Bound) -> dict[str, Any]:
 
 def _pair(planner: Planner, outline: Outline, arms: Sequence[ArmSource]) -> TargetSurvey:
     planned = planner.plan(outline, arms[0], arms[1], 0)
-    changed: list[str] = []
-    if planned.base.closure is not None and planned.head.closure is not None:
-        left, right = planned.base.closure.pieces, planned.head.closure.pieces
-        for key in sorted({*left, *right}):
-            if key not in right:
-                changed.append(f"-{key[0]}:{key[1]}")
-            elif key not in left:
-                changed.append(f"+{key[0]}:{key[1]}")
-            elif left[key].digest != right[key].digest:
-                changed.append(f"{key[0]}:{key[1]}")
+    changed = changed_names(planned.base.closure, planned.head.closure)
     extent = _extent(planned.head if planned.head.closure is not None else planned.base)
-    return TargetSurvey(outline.name, outline.symbols, planned.code, planned.reason, changed=tuple(changed), **extent)
+    return TargetSurvey(outline.name, outline.symbols, planned.code, planned.reason, changed=changed, **extent)
+
+
+def changed_names(base: Closure | None, head: Closure | None) -> tuple[str, ...]:
+    """What differs between two closures: `module:qualname`, with `+` added and `-` removed in front."""
+    if base is None or head is None:
+        return ()
+    changed = []
+    left, right = base.pieces, head.pieces
+    for key in sorted({*left, *right}):
+        if key not in right:
+            changed.append(f"-{key[0]}:{key[1]}")
+        elif key not in left:
+            changed.append(f"+{key[0]}:{key[1]}")
+        elif left[key].digest != right[key].digest:
+            changed.append(f"{key[0]}:{key[1]}")
+    return tuple(changed)
 
 
 def extract_target(tree: str, target: str, repo: Path | None = None, cache: Path | None = None) -> str:

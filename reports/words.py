@@ -303,11 +303,33 @@ def time_words(result: RunResult) -> str:
     return ", ".join(f"{plain(phase, 80)} {seconds_words(value)}" for phase, value in result.seconds.items())
 
 
+def reduced_lines(result: RunResult) -> list[str]:
+    """The differing cases that were made small; how to have that, when there are none."""
+    lines = []
+    for target in result.targets:
+        for item in target.reduced:
+            what = f"{label(target, result)}: {item.kind} at {item.leaf}"
+            if item.reason:
+                lines.append(f"{what}: case {item.original} could not be made small: {item.reason}")
+                continue
+            sizes = ", ".join(
+                f"{name} {before} to {after}"
+                for name, (before, after) in (
+                    ("bytes", item.bytes), ("requests", item.requests), ("longest axis", item.largest_axis),
+                )
+            )  # fmt: skip
+            lines.append(f"{what}: {sizes}; base {item.base}, head {item.head}; {item.path}/reproduce.py shows it")
+    if not lines and result.command.startswith("difftest run ") and any(t.mismatches for t in result.targets):
+        lines.append(f"made small, each with a script that shows it, by: {result.command} --out DIR")
+    return lines
+
+
 def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
     """What bears on the verdicts besides the mismatches: (title, lines), topics without lines left out."""
     topics = [
         ("Not measured", not_measured_lines(result)),
         ("Expected", expected_lines(result)),
+        ("Small cases", reduced_lines(result)),
         ("A/A control", aa_lines(result)),
         ("Both arms raised the same exception", both_raised_lines(result)),
         ("Invariants and relations within one arm", relation_lines(result)),

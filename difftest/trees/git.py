@@ -429,8 +429,10 @@ def merge_base(repo: Path | None, head: str = "HEAD") -> str:
     raise TreeError(f"{head} and {shown} have no common commit in {repository.path}; {hint}")
 
 
-def commits(repo: Path | None, range: str, paths: Sequence[str] = ()) -> list[str]:
+def commits(repo: Path | None, range: str, paths: Sequence[str] = (), first_parent: bool = False) -> list[str]:
     """Shas of a range `A..B`, parents before children; with `paths`, only those that touch one of them.
+
+    `first_parent`: those of the line of first parents alone, a merge counting as what it changes there.
 
     Raises:
         TreeError: not a range, or an unknown revision in it.
@@ -445,6 +447,7 @@ def commits(repo: Path | None, range: str, paths: Sequence[str] = ()) -> list[st
         "rev-list",
         "--topo-order",
         "--reverse",
+        *(["--first-parent"] if first_parent else []),
         f"{first}..{last}",
         "--",
         *(f":(top,literal){p}" for p in paths),
