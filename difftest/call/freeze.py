@@ -31,6 +31,7 @@ import struct
 import threading
 import types
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, cast
 
 import numpy as np
@@ -375,6 +376,8 @@ class Freezer:
             return ("complex", struct.pack("<dd", value.real, value.imag))
         if isinstance(value, _PRINTED):
             return (name, str(value))
+        if isinstance(value, PurePath):
+            return (name, self.scrub(str(value)))
         if kind is re.Pattern:
             return ("fields", name, (("pattern", self(value.pattern)), ("flags", ("int", value.flags))))
         if functions.is_function(value):

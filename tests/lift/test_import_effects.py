@@ -309,8 +309,8 @@ RUNS: dict[str, tuple[dict[str, str], dict[str, str], str, str]] = {
     "compiled": ({"m": F}, {"m": "from ._C import k\ndef f(x): return x + k\n"}, "unmeasured", "_C"),
     "settings": ({"m": F}, {"m": NUMBERED}, "unmeasured", "os.environ.setdefault('QQ', '1')"),
     "names": (
-        {"m": "class K: pass\ndef f(x): return __name__, str(K), K.__module__, __file__, {K.__module__: 1}\n"},
-        {"m": "class K: pass\ndef f(x): return __name__, str(K) + '', K.__module__, __file__, {K.__module__: 1}\n"},
+        {"m": "import pathlib\nclass K: pass\ndef f(x): return pathlib.Path(__file__), __name__, str(K), K.__module__, __file__, {K.__module__: 1}\n"},
+        {"m": "import pathlib\nclass K: pass\ndef f(x): return pathlib.Path(__file__), __name__, str(K) + '', K.__module__, __file__, {K.__module__: 1}\n"},
         "identical",
         "",
     ),
