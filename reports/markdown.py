@@ -11,6 +11,16 @@ from collections.abc import Iterable
 
 from difftest.result import Identity, Mismatch, RunResult, TargetResult, Verdict
 
+from .causes import (
+    LEGEND,
+    chance_facts,
+    change_lines,
+    change_title,
+    class_words,
+    group_facts,
+    group_title,
+    traced_words,
+)
 from .sentence import sentence
 from .words import (
     by_weight,
@@ -45,6 +55,9 @@ ENVIRONMENT_BYTES = 3_000
 
 MISMATCH_STEPS = (20, 10, 5, 3, 2, 1)
 """Mismatches shown per target: the largest number with which all targets fit."""
+
+CHANGED_LINES = {20: 120, 10: 100, 5: 80, 3: 60, 2: 40, 1: 20}
+"""Changed lines shown per target, by the number of mismatches shown."""
 
 _NAME = re.compile(r"^(?P<open>[(\"']*)(?P<core>.*?)(?P<close>[:,;.!?)\"']*)$")
 _SPECIAL = re.compile(r"[^\w.,;:()'\"+=%!?…-]|_|\w:\w|^:|\w\.[A-Za-z]|^GH-\d|^[-+=.]+$|^\d+\)?$")
@@ -188,6 +201,7 @@ def _block(target: TargetResult, result: RunResult, most: int) -> str:
     parts = [
         f"<details><summary>{html_code(label(target, result))}: {counts}</summary>",
         f"Symbol: {bound}. Code: {target.code}. Mode: {text(mode_words(target.mode))}.",
+        *_causes(target, most),
         *(_mismatch(number, mismatch) for number, mismatch in enumerate(shown, 1)),
     ]
     if rest:
@@ -195,10 +209,32 @@ def _block(target: TargetResult, result: RunResult, most: int) -> str:
     return "\n\n".join([*parts, "</details>"])
 
 
+def _causes(target: TargetResult, most: int) -> list[str]:
+    """What tells of the cause, before single mismatches: groups, noise and samples, the changed lines."""
+    parts = []
+    for number, group in enumerate(target.groups[:most], 1):
+        facts = [f"- {name}: {text(value, 600)}" for name, value in group_facts(group)]
+        parts.append("\n".join([f"**Group {number}: {text(group_title(group), 600)}**", "", *facts]).rstrip())
+    if rest := len(target.groups[most:]):
+        parts.append(f"and {plural(rest, 'more group')}")
+    parts += [f"**{name.capitalize()}**: {text(value, 1_200)}." for name, value in chance_facts(target)]
+    left = CHANGED_LINES[most]
+    for change in target.changes:
+        if left <= 0:
+            parts.append("and further changed definitions; the JSON and HTML reports have them")
+            break
+        lines = _fence(change_lines(change, left), "diff")
+        parts.append(f"**Code** {text(change_title(change), 300)}\n\n{lines}")
+        left -= len(change.lines)
+    if any(line.ran for change in target.changes for line in change.lines):
+        parts.append(f"Marks: {code(LEGEND)}; {traced_words(target)}.")
+    return parts
+
+
 def _mismatch(number: int, mismatch: Mismatch) -> str:
     name = f": {text(mismatch.label)}" if mismatch.label else ""
     lines = [
-        f"**{number}. {mismatch.kind}** at {code(place(mismatch))}, {contract_words(mismatch)}",
+        f"**{number}. {text(class_words(mismatch))}** at {code(place(mismatch))}, {contract_words(mismatch)}",
         "",
         f"- base {code(mismatch.base)}",
         f"- head {code(mismatch.head)}",

@@ -21,6 +21,16 @@ from rich.text import Text
 
 from difftest.result import Mismatch, RunResult, TargetResult, Verdict
 
+from .causes import (
+    LEGEND,
+    chance_facts,
+    change_lines,
+    change_title,
+    class_words,
+    group_facts,
+    group_title,
+    traced_words,
+)
 from .sentence import sentence
 from .words import (
     by_weight,
@@ -52,6 +62,10 @@ VALUE_SHOWN = 400
 
 MISMATCHES_IN_TERMINAL = 5
 """Mismatches of one target that are shown; the other reports carry the rest."""
+
+GROUPS_IN_TERMINAL = 4
+CHANGED_LINES_IN_TERMINAL = 40
+"""Groups and changed lines of one target that are shown."""
 
 
 def render(result: RunResult, console: Console) -> None:
@@ -127,6 +141,7 @@ def _mismatches(target: TargetResult, result: RunResult, console: Console) -> No
         ("mismatches", f"{target.mismatches_total} ({kinds_words(target.kinds)})"),
     ]
     _pairs(console, facts + ([("contract", split)] if split else []))
+    _causes(target, console)
     shown = target.mismatches[:MISMATCHES_IN_TERMINAL]
     for number, mismatch in enumerate(shown, 1):
         console.print()
@@ -137,8 +152,29 @@ def _mismatches(target: TargetResult, result: RunResult, console: Console) -> No
         _line(console, f"and {plural(rest, 'more mismatch')}", indent=2, style="dim")
 
 
+def _causes(target: TargetResult, console: Console) -> None:
+    """Groups of mismatches, what noise and samples say, and the changed lines."""
+    for number, group in enumerate(target.groups[:GROUPS_IN_TERMINAL], 1):
+        _line(console, f"group {number}: {group_title(group)}", indent=2, style="bold")
+        _pairs(console, group_facts(group), indent=5)
+    if (rest := len(target.groups) - GROUPS_IN_TERMINAL) > 0:
+        _line(console, f"and {plural(rest, 'more group')}", indent=2, style="dim")
+    _pairs(console, chance_facts(target))
+    left = CHANGED_LINES_IN_TERMINAL
+    for change in target.changes:
+        if left <= 0:
+            _line(console, "and further changed definitions; the other reports have them", indent=2, style="dim")
+            break
+        _line(console, change_title(change), indent=2, style="bold")
+        for line in change_lines(change, left):
+            _line(console, plain(line, 200), indent=4)
+        left -= len(change.lines)
+    if any(line.ran for change in target.changes for line in change.lines):
+        _line(console, f"{LEGEND}; {traced_words(target)}", indent=2, style="dim")
+
+
 def _mismatch(number: int, mismatch: Mismatch, console: Console) -> None:
-    _line(console, f"{number}. {plain(place(mismatch), VALUE_SHOWN)}: {mismatch.kind}", indent=2, style="bold")
+    _line(console, f"{number}. {plain(place(mismatch), VALUE_SHOWN)}: {class_words(mismatch)}", indent=2, style="bold")
     rows = [("base", plain(mismatch.base, VALUE_SHOWN)), ("head", plain(mismatch.head, VALUE_SHOWN))]
     rows += [("", plain(line, VALUE_SHOWN)) for line in mismatch.detail]
     rows += [("extent", extent(mismatch))] if extent(mismatch) else []

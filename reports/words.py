@@ -126,9 +126,10 @@ def place(mismatch: Mismatch) -> str:
 
 def extent(mismatch: Mismatch) -> str:
     """How much of the leaf differs: `3 of 64 elements differ (4.69 %)`."""
+    at = "" if mismatch.byte is None else f", the first at byte {mismatch.byte}"
     if mismatch.size:
         elements = plural(mismatch.size, "element")
-        return f"{mismatch.count} of {elements} differ ({share(mismatch.count, mismatch.size)})"
+        return f"{mismatch.count} of {elements} differ ({share(mismatch.count, mismatch.size)}){at}"
     return "" if mismatch.count <= 1 else f"{mismatch.count} elements differ"
 
 
