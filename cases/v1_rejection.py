@@ -20,7 +20,7 @@ from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import METADATA as SAMPLING_METADATA
 from difftest.cases.v1_metadata import PROCESSORS
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Shape, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Sampling, Shape, Target
 
 MODULE = "vllm.v1.sample.rejection_sampler:"
 CONSTRAINTS = (f"{MODULE}apply_sampling_constraints", f"{MODULE}compute_probs")
@@ -631,6 +631,29 @@ def _greedy_with_other_seeds(pool: Pool) -> Pool | None:
     return {"generators": relations.other_seeds(pool["generators"])}
 
 
+def _sampling_pool(number: int) -> Pool:
+    """Alike requests of two drafts over six ids; drafts are taken by turns, in the shares of their probabilities."""
+    requests, most = 60, 2
+    target = torch.tensor([[0.3, 0.1, 0.25, 0.05, 0.1, 0.2], [0.05, 0.35, 0.1, 0.2, 0.2, 0.1]])
+    draft = torch.tensor([[0.2, 0.3, 0.1, 0.1, 0.2, 0.1], [0.1, 0.2, 0.2, 0.1, 0.1, 0.3]])
+    turns = [[id_ for id_, share in enumerate(row.tolist()) for _ in range(round(10 * share))] for row in draft]
+    ids = [turns[step][(7 * request + 3 * step) % 10] for request in range(requests) for step in range(most)]
+    counts = [most] * requests
+    return {
+        "draft_token_ids": torch.tensor(ids, dtype=torch.int32),
+        "num_draft_tokens": counts,
+        "max_spec_len": most,
+        "cu_num_draft_tokens": cumulative(counts),
+        "draft_probs": draft.repeat(requests, 1),
+        "target_logits": target.log().repeat(requests, 1),
+        "bonus_token_ids": torch.zeros(requests, 1, dtype=torch.int32),
+        "use_fp64_gumbel": False,
+        "steps": 1,
+        **sampling_fields("random", requests, "none"),
+        "temperature": torch.ones(requests),
+    }
+
+
 TARGETS = (
     Target(
         name="v1.rejection_sample",
@@ -641,6 +664,7 @@ TARGETS = (
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,
         rows=("return", "bonus_token_ids"),
+        sampling=Sampling(_sampling_pool, lambda returned: returned.numpy(), 6),
         invariants=(
             Invariant("a committed id is in the vocabulary and possible", _possible),
             relations.unchanged("draft_token_ids", "draft_probs", "bonus_token_ids", "cu_num_draft_tokens"),

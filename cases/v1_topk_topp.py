@@ -16,7 +16,7 @@ import torch
 from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Pool, Sampling, Target
 
 _MODULE = "vllm.v1.sample.ops.topk_topp_sampler:"
 _TRITON = "vllm.v1.sample.ops.topk_topp_triton:apply_top_k_top_p_triton"
@@ -437,6 +437,18 @@ _FILTERS = (
     relations.unchanged("k", "p"),
 )
 
+
+def _sampling_pool(number: int) -> Pool:
+    """Alike rows over eight ids; no row has a seed, so the pool is the same at each number."""
+    probs = torch.tensor([0.05, 0.2, 0.1, 0.0, 0.3, 0.15, 0.05, 0.15]).repeat(4000, 1)
+    return {"probs": probs, "generators": {}, "use_fp64_gumbel": False, "calls": 2}
+
+
+def _two_steps(returned: list[torch.Tensor]) -> Any:
+    """The ids of two steps, [rows, 2]: a stream that the second step uses again shows jointly."""
+    return torch.stack(returned, dim=1).numpy()
+
+
 TARGETS = (
     Target(
         name="v1.top_k_top_p",
@@ -491,6 +503,7 @@ TARGETS = (
         prepare=_prepare_sample,
         shapes=shapes.by_batch_and_vocabulary(_sample_shape, 2_500_000),
         rows=("probs",),
+        sampling=Sampling(_sampling_pool, _two_steps, 8),
         invariants=(relations.emitted("probs", 0.0, lambda result: result[0]),),
         relations=relations.of_rows(("probs", "generators"), ("return.0",), _all_seeded),
     ),

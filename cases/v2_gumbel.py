@@ -22,11 +22,15 @@ from difftest.cases.v2_batch import (
     strides,
     takes,
 )
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Pool, Sampling, Target
 
 GUMBEL_SAMPLE = (f"{GPU}.sample.gumbel:gumbel_sample", f"{GPU}.sampler:gumbel_sample")
 APPLY_TEMPERATURE = (f"{GPU}.sample.gumbel:apply_temperature",)
 KERNEL = (f"{GPU}.sample.gumbel:_gumbel_sample_kernel", f"{GPU}.sampler:_gumbel_sample_kernel")
+NOISE = tuple(
+    f"{GPU}.sample.gumbel:{name}" for name in ("tl_rand32", "tl_rand64", "murmur3_uniform32", "murmur3_uniform64")
+)
+"""Functions of several versions that give a kernel its uniform numbers."""
 
 CACHES = ("none", "one column", "a column each", "wider than the vocabulary", "other dtype", "no column")
 """Where the sampled logits are kept for the rejection sampler: [slots, columns, vocab], and which column."""
@@ -291,6 +295,22 @@ def _other_seeds(pool: Pool) -> Pool | None:
     return {"seed": pool["seed"] + 77, "pos": pool["pos"] + 5}
 
 
+def _sampling_pool(number: int) -> Pool:
+    """Alike rows over eight ids: consecutive positions of requests that have a seed each."""
+    rows, slots = 48, 6
+    logits = torch.tensor([0.05, 0.2, 0.1, 0.1, 0.2, 0.15, 0.05, 0.15]).log().repeat(rows, 1)
+    mapping = [row * slots // rows for row in range(rows)]
+    return {
+        "logits": logits,
+        "expanded_idx_mapping": torch.tensor(mapping, dtype=torch.int32),
+        "temperature": torch.ones(slots),
+        "seed": torch.arange(slots, dtype=torch.int64) + 1000 * number,
+        "pos": torch.arange(rows, dtype=torch.int64) + 5,
+        "apply_temperature": True,
+        "is_drafting": False,
+    }
+
+
 TARGETS = (
     Target(
         "v2.gumbel_sample",
@@ -299,6 +319,8 @@ TARGETS = (
         prepare_sample,
         triton=True,
         rows=("return", "logits"),
+        noise=NOISE,
+        sampling=Sampling(_sampling_pool, lambda returned: returned.numpy(), 8),
         invariants=(
             relations.emitted("logits", -axes.INF),
             relations.unchanged("logits", "temperature", "seed", "pos", "expanded_idx_mapping"),
@@ -332,5 +354,13 @@ TARGETS = (
             relations.relaid("logits", ("logits",)),
         ),
     ),
-    Target("v2.gumbel_kernel", KERNEL, kernel_cases, prepare_kernel, triton=True, rows=("local_argmax", "local_max")),
+    Target(
+        "v2.gumbel_kernel",
+        KERNEL,
+        kernel_cases,
+        prepare_kernel,
+        triton=True,
+        rows=("local_argmax", "local_max"),
+        noise=NOISE,
+    ),
 )

@@ -29,6 +29,7 @@ from difftest.cases.v2_batch import (
     strides,
     takes,
 )
+from difftest.cases.v2_gumbel import NOISE
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Target
 
@@ -563,6 +564,7 @@ TARGETS = (
         cases,
         prepare,
         triton=True,
+        noise=NOISE,
         rows=("return[0]", "return[1]"),
         invariants=INVARIANTS,
         relations=RELATIONS,
@@ -575,6 +577,7 @@ TARGETS = (
         prepare,
         uses=(REJECTION_SAMPLE[0],),
         triton=True,
+        noise=NOISE,
         rows=("return[0]", "return[1]"),
         invariants=INVARIANTS,
         relations=RELATIONS,

@@ -112,8 +112,8 @@ class _Property:
 def in_common(differing: Sequence[Axes], identical: Sequence[Axes], most: int = 3) -> tuple[str, ...]:
     """What tells the differing cases from the identical ones, in words; the best first.
 
-    One property, or two together, that all differing cases and no identical one have; else what all differing cases
-    and few identical ones have, and what most differing cases and no identical one have.
+    One property, or for several cases two together, that all differing cases and no identical one have; else what all
+    differing cases and few identical ones have, and what most differing cases and no identical one have.
     """
     differing, identical = [case for case in differing if case], [case for case in identical if case]
     if not differing:
@@ -132,7 +132,7 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes], most: int = 
             f"{who} {p.words()}; none of the {others} identical {'case' if others == 1 else 'cases'} has"
             for p in exact[:most]
         )
-    for first, second in itertools.combinations(scored, 2):
+    for first, second in itertools.combinations(scored if many > 1 else (), 2):
         if not any(first.holds(case) and second.holds(case) for case in identical):
             told.append(f"{who} {first.words()} and {second.words()}; none of the {others} identical cases has both")
             if len(told) == most:

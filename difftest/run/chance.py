@@ -36,6 +36,8 @@ ENDS = 2
 MOST_SAMPLES = 20_000
 MOST_CALLS = 200
 LAW_SECONDS = 2.5
+LAW_SHARE = 0.4
+"""Of the time allowed, kept for sampling where a target declares how that is done."""
 
 Schemes = tuple[str, str]
 _SCHEMES: tuple[Schemes, ...] = tuple(itertools.product(SCHEMES, kernel_noise.SCHEMES))
@@ -70,6 +72,7 @@ class Chance:
         self.unknown: set[str] = set()
         self.repeats = False
         self.cases = self.equal = 0
+        self.kept = LAW_SHARE * self.asked["seconds"] if self.target.sampling is not None else 0.0
 
     def run(self) -> None:
         """Send `fixed_noise`, `distribution` and the class of each group, None where nothing is to be said."""
@@ -84,10 +87,8 @@ class Chance:
         law = self._law() if apart is not None else None
         for number, each in tried.items():
             groups[number] = self._class_of(number, each, apart, law)
-        named = [name for name in groups if name is not None]
-        noise_class = Likeness.DIFFERENT
-        if named and all(name == Likeness.SAME_NOISE for name in named):
-            noise_class = Likeness.SAME_NOISE
+        same = self.cases and self.equal == self.cases and not (self.repeats or self.unknown or (apart and apart[0]))
+        noise_class = Likeness.SAME_NOISE if same else Likeness.DIFFERENT
         every = [t for each in tried.values() for t in each]
         parts: dict[str, Any] = {"classes": groups}
         parts["fixed_noise"] = {
@@ -98,7 +99,7 @@ class Chance:
             "base_draws": self.draws[BASE],
             "head_draws": self.draws[HEAD],
             **({} if apart is None else {"samples": apart[1], "samples_apart": apart[0]}),
-            "said": self._noise_said(every, apart),
+            "said": self._noise_said(every, apart, law),
         }
         if law is not None and self.target.sampling is not None:
             parts["distribution"] = {
@@ -121,7 +122,7 @@ class Chance:
     def _try_group(self, number: int) -> Any:
         places = {leaf for kind, leaf in self.asked["places"][number] if kind != Kind.RNG}
         for index in self.asked["groups"][number][:CASES]:
-            if time.monotonic() > self.explanation.ends:
+            if time.monotonic() > self.explanation.ends - self.kept:
                 return
             case = self.explanation.cases[index]
             pool = case.build()
@@ -285,7 +286,7 @@ class Chance:
             return Likeness.SAME_LAW
         return None
 
-    def _noise_said(self, tried: list[_Tried], apart: tuple[int, int] | None) -> str:
+    def _noise_said(self, tried: list[_Tried], apart: tuple[int, int] | None, law: Law | None) -> str:
         sides = [
             f"{name} draws {', '.join(f'{n} {source}' for source, n in self.draws[arm].items()) or 'nothing'}"
             for arm, name in enumerate(ARM_NAMES)
@@ -306,6 +307,8 @@ class Chance:
             said.append(f"not replaced: {', '.join(sorted(self.unknown))}")
         if any("," not in source for arm in self.draws.values() for source in arm):
             said.append("a kernel's noise is taken as ideal: different arguments, independent numbers")
+            if law is None:
+                said.append("whether two calls use the same stream was not looked into")
         return "; ".join([*said, *sides])
 
 
