@@ -67,6 +67,7 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
         if setup["fuzz"]:
             import difftest.cases.strategies
             import difftest.run.fuzzing
+        import difftest.oracles.agreement
         import difftest.run.canary
         import difftest.run.explaining
         import difftest.run.unit  # noqa: F401

@@ -28,12 +28,36 @@ def cases():
         )
 
 
-TARGETS = (Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=2.0),)
+def reserved():
+    memory = torch.empty(1 << 30, dtype=torch.uint8)
+    memory[:2] = 1
+    yield Case("reserved", lambda: {"values": memory[:2]})
+
+
+def looks(pool):
+    assert pool["values"].shape == (5, 2), "the oracle knows the whole case only"
+    return pool["values"] * pool["scale"]
+
+
+TARGETS = (
+    Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=2.0),
+    Target("user.reserved", ("pack.scaled:twice",), reserved),
+    Target(
+        "user.looked",
+        ("pack.scaled:scaled",),
+        lambda: [Case("five", lambda: {"values": torch.ones(5, 2), "scale": 3.0})],
+        oracle=looks,
+    ),
+)
 """
 
 BASE = """
 def scaled(values, scale):
     return values * scale
+
+
+def twice(values):
+    return values * 2
 """
 
 HEADS = {
@@ -89,6 +113,26 @@ def test_what_ends_the_process_is_reduced_as_well(found: tuple[RunResult, Path],
     assert (record.kind, record.leaf, record.reason) == (kind, "call", "")
     assert record.requests[1] < record.requests[0]
     assert read_case(folder / "case.safetensors").id == record.case
+
+
+def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult, Path], tmp_path: Path) -> None:
+    folder = found[1].parent
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    text = BASE.replace("* 2", "* 3").replace("* scale", "* scale * scale")
+    (tmp_path / "pack" / "scaled.py").write_text(text)
+    request = api.RunOptions(
+        base=str(folder / "base"),
+        heads=(str(tmp_path),),
+        targets=("user.reserved", "user.looked"),
+        cases_from=(folder / "cases.py",),
+        out=tmp_path / "out",
+        explain=False,
+        jobs=1,
+    )
+    reserved, looked = api.run(request).targets
+    assert "reserves more memory than a case file may hold" in reserved.reduced[0].reason
+    assert (looked.reduced[0].reason, looked.reduced[0].requests) == ("", (5, 1))  # though its oracle fails on it
 
 
 def test_the_script_shows_the_difference_in_a_process_of_its_own(found: tuple[RunResult, Path], tmp_path: Path) -> None:
