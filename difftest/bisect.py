@@ -20,6 +20,8 @@ from difftest.trees import open_tree
 from difftest.trees.cache import cache_folder, using
 from difftest.trees.git import Repository, commits
 
+_ALIKE = ("not exercised: both arms raise", "both arms end alike")
+
 
 @dataclass(frozen=True)
 class Bisection:
@@ -96,7 +98,9 @@ class _Search:
         (found,) = result.targets
         if found.verdict == Verdict.DIFFERENT:
             return True, "", found.mismatches[0] if found.mismatches else None
-        return (None if found.verdict == Verdict.UNMEASURED else False), found.reason, None
+        # What a run does not call exercised, raising the same in both arms, is the same outcome all the same.
+        alike = found.cases.identical or found.reason.startswith(_ALIKE)
+        return (False if alike or found.verdict != Verdict.UNMEASURED else None), found.reason, None
 
 
 def bisect(options: api.RunOptions, good: str, bad: str, said: Callable[[str], None] = lambda line: None) -> Bisection:

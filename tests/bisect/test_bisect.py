@@ -30,11 +30,14 @@ TARGETS = (Target("user.scaled", ("pack.scaled:scaled",), lambda: [Case("one", l
 
 SCALED = "def scaled(values):\n    return values * {}\n"
 FACTOR = "def factor():\n    return {}\n"
+REFUSES = "def scaled(values):\n    x = 1\n    raise ValueError(f'no, {x * 0}')\n"
 HELPED = "from pack.other import factor\n\n\ndef scaled(values):\n    return values * factor()\n"
 
 HISTORY = (
     ("first", {"pack/__init__.py": "", "pack/scaled.py": SCALED.format(2), "pack/other.py": FACTOR.format(2)}),
     ("elsewhere", {"pack/unrelated.py": "x = 1\n"}),
+    ("refuses", {"pack/scaled.py": REFUSES}),
+    ("refuses in another way", {"pack/scaled.py": REFUSES.replace("x = 1", "x = 2")}),
     ("reworded", {"pack/scaled.py": SCALED.format("(1 + 1)")}),
     ("asks for more", {"pack/scaled.py": "def scaled(values, more):\n    return values * more\n"}),
     ("takes the helper", {"pack/scaled.py": HELPED}),
@@ -110,6 +113,14 @@ def test_a_commit_that_cannot_be_compared_is_skipped_and_may_be_the_first(
     assert unclear.subject == "five"
     assert unclear.suspects == (shas["asks for more"], unclear.commit)
     assert unclear.skipped == ((shas["asks for more"], "api-change: scaled requires more (in head)"),)
+
+
+def test_raising_the_same_is_the_same_outcome(options: api.RunOptions, repository: tuple[Path, dict[str, str]]) -> None:
+    shas = repository[1]
+    culprit = bisect(options, shas["refuses"], shas["reworded"])
+    assert (culprit.subject, culprit.skipped) == ("reworded", ())
+    assert culprit.mismatch is not None
+    assert culprit.mismatch.kind == "exception"
 
 
 def test_good_and_bad_have_to_differ(options: api.RunOptions, repository: tuple[Path, dict[str, str]]) -> None:
