@@ -1,6 +1,6 @@
 """Makes the recordings of this folder again: a tiny model in a real engine, captured by `difftest capture`.
 
-    python oracles/recordings/make_recordings.py --out NEW_FOLDER [NAME ...]
+    python oracles/recordings/make_recordings.py --out NEW_FOLDER [--ranks N] [--calls N] [NAME ...]
 
 Run it in an environment with vLLM for CPUs and difftest. The model is made here from a seed; nothing is downloaded.
 Known faults of the engine on a CPU are worked around (DIFFTEST_ENGINE_FIXES), and each capture says so. Model Runner
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,10 +255,19 @@ def run_engine(recording: Recording, models: Path) -> None:
     print(json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
 
 
-def make(recording: Recording, out: Path, models: Path, backend: Path) -> int:
-    """Capture one recording into `out/NAME`; the exit code of the engine's run."""
-    from difftest.record.command import capture
-    from difftest.record.sites import DEFAULT, FIXES
+def prepare(scratch: Path) -> tuple[Path, Path]:
+    """The models, and a Triton backend for the runs that need one: (folder of models, folder for the path)."""
+    models, backend = scratch / "models", scratch / "backend"
+    make_model(models / "target", seed=1, layers=2, noise=0.05)
+    make_model(models / "draft", seed=2, layers=1, noise=0.2)
+    make_tokenizer(models / "target")
+    make_triton_backend(backend)
+    return models, backend
+
+
+def set_environment(recording: Recording, backend: Path) -> None:
+    """What the engine's processes need to find in their environment."""
+    from difftest.record.sites import FIXES
 
     os.environ |= {
         FIXES: "1",
@@ -269,43 +278,72 @@ def make(recording: Recording, out: Path, models: Path, backend: Path) -> int:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    path = os.environ.get("PYTHONPATH", "")
     if recording.runner == 2:
+        path = os.environ.get("PYTHONPATH", "")
         os.environ |= {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, [str(backend), path]))}
+
+
+def engine_command(recording: Recording, models: Path) -> list[str]:
+    """What starts the engine's run of a recording."""
+    return [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--engine",
+        recording.name,
+        "--ranks",
+        str(recording.ranks),
+        "--models",
+        str(models),
+    ]
+
+
+def make(recording: Recording, folder: Path, models: Path, backend: Path) -> int:
+    """Capture one recording into a new folder; the exit code of the engine's run."""
+    from difftest.record.command import capture
+    from difftest.record.sites import DEFAULT
+
+    before = dict(os.environ)
+    set_environment(recording, backend)
     try:
         return capture(
-            out / recording.name,
-            [sys.executable, str(Path(__file__).resolve()), "--engine", recording.name, "--models", str(models)],
+            folder,
+            engine_command(recording, models),
             site=[*DEFAULT, "v1.apply_grammar_bitmask", "v2.apply_grammar_bitmask"] if recording.grammar else (),
             max_calls=recording.calls,
             redact=True,
         )
     finally:
-        os.environ["PYTHONPATH"] = path
-        os.environ.pop("TRITON_INTERPRET", None)
+        os.environ.clear()
+        os.environ |= before
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="recordings to make; all of them by default")
     parser.add_argument("--out", type=Path, help="folder for the recordings")
+    parser.add_argument("--ranks", type=int, metavar="N", help="tensor-parallel ranks; the folder is then NAME-tpN")
+    parser.add_argument("--calls", type=int, metavar="N", help="record at most so many calls for each rank")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--models", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     known = {recording.name: recording for recording in RECORDINGS}
     if options.engine:
-        run_engine(known[options.engine], options.models)
+        run_engine(replace(known[options.engine], ranks=options.ranks), options.models)
         return 0
     unknown = sorted(set(options.names) - set(known))
     if unknown or options.out is None:
         parser.error(f"no recording {unknown[0]}" if unknown else "--out is needed")
+    failed = []
     with tempfile.TemporaryDirectory() as scratch:
-        models, backend = Path(scratch) / "models", Path(scratch) / "backend"
-        make_model(models / "target", seed=1, layers=2, noise=0.05)
-        make_model(models / "draft", seed=2, layers=1, noise=0.2)
-        make_tokenizer(models / "target")
-        make_triton_backend(backend)
-        failed = [name for name in options.names or known if make(known[name], options.out, models, backend) != 0]
+        models, backend = prepare(Path(scratch))
+        for name in options.names or known:
+            folder = name if options.ranks is None else f"{name}-tp{options.ranks}"
+            recording = known[name]
+            recording = replace(
+                recording, ranks=options.ranks or recording.ranks, calls=options.calls or recording.calls
+            )
+            if make(recording, options.out / folder, models, backend) != 0:
+                failed.append(folder)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
