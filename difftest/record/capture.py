@@ -7,47 +7,31 @@ behind a queue that is bounded in bytes. Whatever goes wrong in here stops the r
 from __future__ import annotations
 
 import atexit
-import base64
 import contextlib
-import ctypes
 import errno
 import functools
 import hashlib
 import itertools
-import json
 import multiprocessing.util
 import os
-import platform
-import random
-import struct
 import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 
-from difftest import __version__
-from difftest.record.decode import INLINE
-from difftest.record.encode import Encoder, Memory, cuda_in_use, generator_state
-from difftest.record.lines import SCHEMA, seal, write_blob
+from difftest.record.encode import Encoder, Memory, Pack, cuda_in_use
+from difftest.record.generators import process_states, twisters
+from difftest.record.writer import Item, Limits, Writer
 
 MAX_QUEUE = 512 << 20
 """Bytes that may wait to be written before calls are left out."""
 
 _JOIN_SECONDS = 60.0
-
-_VALUE = 400
-"""Characters from which on a part of a value is written once and then referred to."""
-
-_ENTRY = 60
-"""The same for the description of a storage."""
-
-_PLAIN = (int, str, bool, float, type(None))
 
 
 @dataclass(slots=True)
@@ -55,17 +39,7 @@ class _Call:
     number: int
     site: str
     inputs: Encoder
-
-
-@dataclass(slots=True)
-class _Item:
-    """A record on its way to the writer: its JSON, the memory and states behind it, and when its copies are there."""
-
-    record: dict[str, Any]
-    memory: list[Memory] = field(default_factory=list)
-    states: list[bytes] = field(default_factory=list)
-    ready: torch.cuda.Event | None = None
-    size: int = 0
+    memory: list[Memory]
 
 
 class _Context(threading.local):
@@ -129,10 +103,10 @@ class Recorder:
     def _fresh(self) -> None:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._queue: deque[_Item] = deque()
+        self._queue: deque[Item] = deque()
         self._queued = 0
         self._writing = False
-        self._writer: _Writer | None = None
+        self._writer: Writer | None = None
         self._thread: threading.Thread | None = None
         self._stopped = ""
         self._closed = False
@@ -142,7 +116,7 @@ class Recorder:
         self._skipped: Counter[str] = Counter()
         self._steps = itertools.count()
         self._context = _Context()
-        self._twisters = _twisters()
+        self._twisters = twisters()
 
     def wrap(self, function: Callable[..., Any], site: str) -> Callable[..., Any]:
         """The function, recorded at every call as `site`. It returns and raises what `function` does."""
@@ -209,7 +183,7 @@ class Recorder:
             if self._stopped:
                 return
             self._stopped = "fault"
-            self._queue.append(_Item({"record": "note", "kind": "fault", "message": message, "count": 1}))
+            self._queue.append(Item({"record": "note", "kind": "fault", "message": message, "count": 1}))
             self._wake.notify_all()
         with contextlib.suppress(Exception):
             print(f"difftest: recording stopped, the engine goes on: {message}", file=sys.stderr)
@@ -224,8 +198,8 @@ class Recorder:
                 reason = self._stopped or "finished"
                 self._stopped = reason
                 for message, count in self._skipped.items():
-                    self._queue.append(_Item({"record": "note", "kind": "skipped", "message": message, "count": count}))
-                self._queue.append(_Item({"record": "close", "reason": reason, "calls": self._calls}))
+                    self._queue.append(Item({"record": "note", "kind": "skipped", "message": message, "count": count}))
+                self._queue.append(Item({"record": "close", "reason": reason, "calls": self._calls}))
                 self._thread = None
                 self._closed = True
                 self._wake.notify_all()
@@ -284,7 +258,7 @@ class Recorder:
             self._put(item)
         if self.wait:
             self.flush()
-        return _Call(number, site, inputs)
+        return _Call(number, site, inputs, item.memory)
 
     def _wanted(self, site: str, step: int | None) -> bool:
         """Whether the limits let an outermost call in."""
@@ -304,7 +278,7 @@ class Recorder:
     def _limit(self, message: str) -> None:
         self._stopped = "limit"
         if self._thread is not None:
-            self._queue.append(_Item({"record": "note", "kind": "limit", "message": message, "count": 1}))
+            self._queue.append(Item({"record": "note", "kind": "limit", "message": message, "count": 1}))
             self._wake.notify_all()
 
     def _end(self, call: _Call, result: Any, raised: BaseException | None) -> None:
@@ -325,25 +299,35 @@ class Recorder:
                     "class": f"{kind.__module__}:{kind.__qualname__}",
                     "message": str(raised)[:2000],
                 }
-            item = self._item(record, outputs)
+            item = self._item(record, outputs, call)
             with self._lock:
                 if self._stopped != "fault":
                     self._put(item)
         except Exception as error:
             self.fault(f"outputs of {call.site}", error)
 
-    def _item(self, record: dict[str, Any], encoder: Encoder) -> _Item:
-        record["rng"] = _rng(encoder, self._twisters)
+    def _item(self, record: dict[str, Any], encoder: Encoder, call: _Call | None = None) -> Item:
+        """A record with copies of its memory; of a call that ended, also of the inputs that it changed."""
+        record["rng"] = process_states(encoder, self._twisters)
         memory = encoder.memory(self.max_queue)
-        item = _Item(record, memory, encoder.states)
-        devices = [m.data.device for m in memory if isinstance(m.data, torch.Tensor) and m.data.is_cuda]
-        if devices:
+        item = Item(record, memory, encoder.states, call.inputs.again(call.memory) if call is not None else [])
+        size, device = sum(map(len, encoder.states)), None
+        for one in [*memory, *[again.after for again in item.again]]:
+            data = one.data
+            if data is None:
+                continue
+            size += one.size
+            if not isinstance(data, bytes):
+                tensor = data.data if isinstance(data, Pack) else data
+                if tensor.is_cuda:
+                    device = tensor.device
+        if device is not None:
             item.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            item.ready.record(torch.cuda.current_stream(devices[0]))
-        item.size = sum(m.size for m in memory if m.data is not None) + sum(map(len, encoder.states))
+            item.ready.record(torch.cuda.current_stream(device))
+        item.size = size
         return item
 
-    def _put(self, item: _Item) -> None:
+    def _put(self, item: Item) -> None:
         """Hand an item to the writer, which is started by the first. The lock is held."""
         if self._closed:
             return
@@ -360,7 +344,8 @@ class Recorder:
     def _write(self) -> None:
         """The background thread: writes items until `close`; an error ends the recording, not the process."""
         try:
-            writer = self._writer = _Writer(self)
+            limits = Limits(self.max_calls, self.max_bytes, self.one_in)
+            writer = self._writer = Writer(self.out, self.sites, self.engine_fixes, limits)
         except Exception as error:
             self._writer = None
             self._gave_up(error)
@@ -395,267 +380,6 @@ class Recorder:
             self._wake.notify_all()
         with contextlib.suppress(Exception):
             print(f"difftest: recording stopped, the engine goes on: {self.out}: {why}", file=sys.stderr)
-
-
-class _Writer:
-    """Writes one process's manifest and its blobs. Used by one thread.
-
-    Attributes:
-        written: bytes so far.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.written = 0
-        self._lines = 0
-        self._blobs = recorder.out / "blobs"
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        self._values: dict[bytes, int] = {}
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        rank, world_size = _rank()
-        folder = _own_folder(recorder.out, rank)
-        self._file = (folder / "manifest.jsonl").open("xb", buffering=0)
-        self._line(
-            {
-                "record": "open",
-                "schema": SCHEMA,
-                "rank": rank,
-                "world_size": world_size,
-                "pid": os.getpid(),
-                "environment": environment() | {"engine_fixes": list(recorder.engine_fixes)},
-                "sites": list(recorder.sites),
-                "limits": {
-                    "max_calls": recorder.max_calls,
-                    "max_bytes": recorder.max_bytes,
-                    "one_in": recorder.one_in,
-                },
-            }
-        )
-
-    def write(self, item: _Item) -> None:
-        if item.record["record"] in ("begin", "end"):
-            if item.ready is not None:
-                item.ready.synchronize()
-            item.record["storages"] = [self._memory(memory) for memory in item.memory]
-            item.record["states"] = [self._data(state) for state in item.states]
-            item.record["storages"] = [self._once(entry, _ENTRY) for entry in item.record["storages"]]
-            if "args" in item.record:
-                item.record["args"] = [self._shared(node) for node in item.record["args"]]
-                item.record["kwargs"] = {k: self._shared(node) for k, node in item.record["kwargs"].items()}
-            else:
-                item.record["result"] = self._shared(item.record["result"])
-        self._line(item.record)
-        if item.record["record"] == "close":
-            self._file.close()
-
-    def abandon(self) -> None:
-        """Close the manifest as it is."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-
-    def _line(self, record: dict[str, Any]) -> None:
-        view = memoryview(seal({**record, "n": self._lines}))
-        self._lines += 1
-        self.written += len(view)
-        while view:
-            view = view[self._file.write(view) :]
-
-    def _once(self, node: Any, least: int) -> Any:
-        """The node; from `least` characters on a line of its own, written once, and here its number."""
-        text = json.dumps(node, separators=(",", ":"))
-        if len(text) < least:
-            return node
-        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        number = self._values.get(key)
-        if number is None:
-            self._values[key] = number = len(self._values)
-            self._line({"record": "value", "value": number, "is": node})
-        return {"value": number}
-
-    def _shared(self, node: Any) -> Any:
-        """A value's JSON, with large parts that came before replaced by their number.
-
-        The state of a sampler is large and hardly changes from call to call.
-        """
-        if type(node) is list:
-            if all(type(item) in _PLAIN for item in node):
-                return self._once(node, _VALUE)
-            return self._once([self._shared(item) for item in node], _VALUE)
-        if type(node) is not dict:
-            return node
-        ((tag, content), *_) = node.items()
-        if tag in ("tuple", "set"):
-            node = node | {tag: [self._shared(item) for item in content]}
-        elif tag == "dict":
-            node = node | {tag: [[key, self._shared(item)] for key, item in content]}
-        elif tag == "object":
-            fields = {name: self._shared(item) for name, item in content["fields"].items()}
-            node = {tag: content | {"fields": fields}}
-        return self._once(node, _VALUE)
-
-    def _memory(self, memory: Memory) -> dict[str, Any]:
-        entry: dict[str, Any] = {"start": memory.start, "whole": memory.whole, "device": memory.device}
-        if memory.input is not None:
-            entry["input"] = memory.input
-        if memory.data is None:
-            return entry | {"size": memory.size, "omitted": True}
-        data = memory.data
-        return entry | self._data(data if isinstance(data, bytes) else self._on_cpu(data))
-
-    def _on_cpu(self, tensor: torch.Tensor) -> memoryview:
-        if tensor.is_cuda:
-            stream = self._streams.setdefault(tensor.device, torch.cuda.Stream(tensor.device))  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
-                tensor = tensor.cpu()
-        return memoryview(tensor.numpy())  # type: ignore[arg-type]
-
-    def _data(self, data: bytes | memoryview) -> dict[str, Any]:
-        if len(data) <= INLINE:
-            return {"size": len(data), "data": base64.b64encode(data).decode()}
-        name, added = write_blob(self._blobs, data)
-        self.written += added
-        return {"size": len(data), "blob": name}
-
-
-class _Twister:
-    """A process-wide Mersenne Twister, read whole (slow: 30 µs) only when it moved (quick to see).
-
-    Args:
-        full: its state as (624 words little-endian, position, second value of a Gaussian pair or None).
-        raw: its words and position straight from memory, None where they cannot be found there.
-        spare: the second Gaussian, where it can be asked for cheaply; else it is only trusted while there is none.
-    """
-
-    def __init__(
-        self,
-        full: Callable[[], tuple[bytes, int, float | None]],
-        raw: Callable[[], bytes] | None,
-        spare: Callable[[], float | None] | None = None,
-    ) -> None:
-        self._full = full
-        self._raw = raw
-        self._spare = spare
-        self._last: tuple[bytes, tuple[bytes, int, float | None]] | None = None
-
-    def read(self) -> tuple[bytes, int, float | None]:
-        if self._raw is None:
-            return self._full()
-        raw, last = self._raw(), self._last
-        if last is not None and raw == last[0]:
-            # A Gaussian draw either takes the spare one or moves the words.
-            if self._spare is None and last[1][2] is None:
-                return last[1]
-            if self._spare is not None and self._spare() == last[1][2]:
-                return last[1]
-        found = self._full()
-        self._last = (raw, found)
-        return found
-
-
-def _numpy_full() -> tuple[bytes, int, float | None]:
-    state = cast(tuple[str, Any, int, int, float], np.random.get_state())
-    return state[1].astype("<u4").tobytes(), int(state[2]), float(state[4]) if state[3] else None
-
-
-def _random_full() -> tuple[bytes, int, float | None]:
-    _, words, spare = random.getstate()
-    return struct.pack("<624I", *words[:-1]), words[-1], spare
-
-
-def _twisters() -> tuple[_Twister, _Twister]:
-    """numpy's and `random`'s. Where the words are in memory is checked against the state itself, without drawing."""
-    size = 4 * 625
-
-    def found(address: int, first: bytes, last: bytes) -> Callable[[], bytes] | None:
-        return (
-            functools.partial(ctypes.string_at, address, size)
-            if ctypes.string_at(address, size) == first + last
-            else None
-        )
-
-    raw_numpy = raw_random = None
-    with contextlib.suppress(AttributeError):
-        words, position, _ = _numpy_full()
-        address = np.random.mtrand._rand._bit_generator.ctypes.state_address
-        raw_numpy = found(address, words, struct.pack("<i", position))
-    with contextlib.suppress(AttributeError):
-        words, position, _ = _random_full()
-        instance = random._inst
-        raw_random = found(id(instance) + object.__basicsize__, struct.pack("<i", position), words)
-    return _Twister(_numpy_full, raw_numpy), _Twister(_random_full, raw_random, lambda: random._inst.gauss_next)  # type: ignore[attr-defined]
-
-
-def _rng(encoder: Encoder, twisters: tuple[_Twister, _Twister]) -> dict[str, Any]:
-    """The process-wide generators now. They are read, never drawn from."""
-    cuda = []
-    if cuda_in_use():
-        index = torch.cuda.current_device()
-        cuda.append({"index": index, **encoder.generator(torch.cuda.default_generators[index])})
-    states = {}
-    for name, twister in zip(("numpy", "random"), twisters, strict=True):
-        words, position, spare = twister.read()
-        states[name] = {"state": encoder.state(words), "position": position, "gauss": spare}
-    return {"torch": encoder.state(generator_state(torch.default_generator)), "cuda": cuda, **states}
-
-
-def _rank() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
-def _own_folder(out: Path, rank: int) -> Path:
-    """A new folder for this process: `rank-<rank>`, or with a number behind when another process has that."""
-    for number in itertools.count(1):
-        folder = out / (f"rank-{rank}" if number == 1 else f"rank-{rank}.{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-            return folder
-    raise AssertionError("unreachable")
-
-
-_FLAGS = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_LAUNCH_BLOCKING",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "TRITON_INTERPRET",
-    "VLLM_BATCH_INVARIANT",
-    "VLLM_ENABLE_V1_MULTIPROCESSING",
-    "VLLM_USE_FLASHINFER_SAMPLER",
-    "VLLM_USE_V1",
-    "VLLM_USE_V2_MODEL_RUNNER",
-)
-
-
-def environment() -> dict[str, Any]:
-    """What the numbers may depend on: versions, device, driver, flags. No names of machines, users or folders."""
-    versions = {"difftest": __version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "triton", "vllm"):
-        module = sys.modules.get(name)
-        version = getattr(module, "__version__", None)
-        if isinstance(version, str):
-            versions[name] = version
-    found: dict[str, Any] = {
-        "versions": versions,
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "flags": {name: os.environ[name] for name in _FLAGS if name in os.environ},
-        "device": "cpu",
-    }
-    if cuda_in_use():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        found |= {
-            "device": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "cuda": torch.version.cuda,
-        }
-        with contextlib.suppress(OSError):
-            found["driver"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    return found
 
 
 def redacted(name: str, key: bytes) -> str:

@@ -230,6 +230,25 @@ class Storages:
                 blob_path(self._blobs, entry["blob"], f"{self.where}: {label}")
         return entries
 
+    def changed(self, after: list[Any], where: str) -> Storages:
+        """The same storages with what some of them held after the call.
+
+        Args:
+            after: the `inputs` of the call's `end`.
+            where: file and line of that, for messages.
+
+        Raises:
+            CaptureError: an entry has the wrong form, is of another size, or of no storage.
+        """
+        entries = list(self._entries)
+        for entry in after:
+            number = _natural(entry.get("storage")) if isinstance(entry, dict) else None
+            if number is None or number >= len(entries) or entry.get("size") != entries[number]["size"]:
+                raise CaptureError(f"{where}: an entry of `inputs` is of no storage of the call, or of another size")
+            place = {key: entries[number][key] for key in ("start", "whole", "device")}
+            entries[number] = {**place, **{key: item for key, item in entry.items() if key != "storage"}}
+        return Storages(entries, self._states, self._blobs, where, self.max_bytes, self._values)
+
     @property
     def inputs(self) -> dict[int, int]:
         """Of an output's storages: those that are memory of an input, and its number."""

@@ -63,6 +63,8 @@ _KEYS = {
     "note": {"kind", "message", "count"},
     "close": {"reason", "calls"},
 }  # fmt: skip
+_OPTIONAL = {"end": {"inputs"}}
+"""Keys that came later; captures made before do not have them."""
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,36 @@ class RecordedCall:
         Raises:
             CaptureError: a blob is missing or damaged, or a value says something impossible.
         """
-        decode = Decoder(self._before, device)
+        return self._decoded(self._before, device)
+
+    def _decoded(self, storages: Storages, device: str) -> Inputs:
+        decode = Decoder(storages, device)
         args = tuple(decode(node, f"args[{i}]") for i, node in enumerate(self._begin["args"]))
         return Inputs(args, {name: decode(node, name) for name, node in self._begin["kwargs"].items()})
+
+    @property
+    def changed_inputs(self) -> tuple[int, ...] | None:
+        """Numbers of the input storages whose recorded bytes the call changed; None when that was not recorded."""
+        if self._changed is None:
+            return None
+        return tuple(entry["storage"] for entry in self._end["inputs"]) if self._end is not None else None
+
+    def inputs_after(self, device: str = "cpu") -> Inputs | None:
+        """The inputs with the memory that they had after the call; what is no tensor or array is as before it.
+
+        Returns:
+            None when the call did not end, or its capture does not say.
+
+        Raises:
+            CaptureError: as for :meth:`inputs`.
+        """
+        return None if self._changed is None else self._decoded(self._changed, device)
+
+    @cached_property
+    def _changed(self) -> Storages | None:
+        if self._end is None or "inputs" not in self._end:
+            return None
+        return self._before.changed(self._end["inputs"], self._where[1])
 
     def output(self, device: str = "cpu") -> Any:
         """What the call returned.
@@ -495,7 +524,7 @@ def _checked(record: dict[str, Any], where: str) -> dict[str, Any]:
     kind = record.get("record")
     need(text(kind) and kind in _KEYS, f"{str(kind)[:40]!r} is no kind of record")
     keys = _KEYS[str(kind)] | {"record", "n"}
-    need(set(record) == keys, f"`{kind}` needs exactly {', '.join(sorted(keys))}")
+    need(set(record) - _OPTIONAL.get(str(kind), set()) == keys, f"`{kind}` needs exactly {', '.join(sorted(keys))}")
     need(count("n"), "`n` is no count")
     if kind == "open":
         need(record["schema"] == SCHEMA, f"schema {str(record['schema'])[:40]!r}, this reads {SCHEMA}")
@@ -521,6 +550,7 @@ def _checked(record: dict[str, Any], where: str) -> dict[str, Any]:
             "`raised` needs class and message",
         )
         need(isinstance(record["generators"], list), "`generators` is no list")
+        need(isinstance(record.get("inputs", []), list), "`inputs` is no list")
     elif kind == "value":
         need(count("value"), "`value` is no count")
     elif kind == "note":

@@ -44,7 +44,16 @@ def seal(record: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError, TypeError: the record is not JSON, or is longer than a line may be.
     """
-    body = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    return seal_text(json.dumps(record, separators=(",", ":"), allow_nan=False))
+
+
+def seal_text(text: str) -> bytes:
+    """One manifest line, newline included, of a record that is JSON already.
+
+    Raises:
+        ValueError: it is longer than a line may be.
+    """
+    body = text.encode()
     line = body[:-1] + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
     if len(line) > MAX_LINE:
         raise ValueError(f"a record of {len(line)} bytes is longer than a manifest line may be ({MAX_LINE})")

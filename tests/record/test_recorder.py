@@ -19,6 +19,8 @@ import torch
 from recorded_calls import Engine, tiny_capture
 
 from difftest.record import capture as recording
+from difftest.record import generators
+from difftest.record import writer as writing
 from difftest.record.capture import Recorder
 from difftest.record.format import open_capture
 
@@ -85,8 +87,8 @@ def test_a_full_disk_stops_the_recording_and_not_the_engine(
             raise OSError(errno.ENOSPC, "No space left on device")
         return kept(folder, data)
 
-    kept = recording.write_blob
-    monkeypatch.setattr(recording, "write_blob", full)
+    kept = writing.write_blob
+    monkeypatch.setattr(writing, "write_blob", full)
     recorder = Recorder(tmp_path)
     engine = Engine(recorder)
     assert engine.run(3) == Engine().run(3)
@@ -158,7 +160,7 @@ def test_a_fault_in_the_recorder_never_reaches_the_engine(
     recorder = Recorder(tmp_path)
     engine = Engine(recorder)
     engine.run(1)
-    monkeypatch.setattr(recording, "_rng", broken)
+    monkeypatch.setattr(recording, "process_states", broken)
     assert engine.run(2) == Engine().run(2)
     recorder.close()
     (rank,) = open_capture(tmp_path).ranks
@@ -219,13 +221,13 @@ def test_graph_capture_is_skipped_and_said(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_slow_disk_leaves_whole_calls_out_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    kept = recording.write_blob
+    kept = writing.write_blob
 
     def slow(folder: Path, data: Any) -> tuple[str, int]:
         gate.wait(10)
         return kept(folder, data)
 
-    monkeypatch.setattr(recording, "write_blob", slow)
+    monkeypatch.setattr(writing, "write_blob", slow)
     recorder = Recorder(tmp_path, max_queue=100_000)
     add = recorder.wrap(lambda x: x + 1, "m:f")
     started = time.perf_counter()
@@ -300,24 +302,24 @@ def test_reading_states_draws_nothing() -> None:
     from difftest.record.encode import Encoder
 
     states = (torch.get_rng_state(), repr(np.random.get_state()), random.getstate())
-    recording._rng(Encoder("m"), recording._twisters())
+    generators.process_states(Encoder("m"), generators.twisters())
     assert torch.equal(states[0], torch.get_rng_state())
     assert (repr(np.random.get_state()), random.getstate()) == states[1:]
 
 
 def test_a_state_is_read_anew_whenever_it_moved() -> None:
-    numpy_twister, random_twister = recording._twisters()
+    numpy_twister, random_twister = generators.twisters()
     assert numpy_twister._raw is not None and random_twister._raw is not None
     draws: list[Any] = [np.random.random, np.random.normal, np.random.normal, np.random.normal, lambda: None]
     for draw in [*draws, lambda: np.random.seed(5), lambda: np.random.seed(5), *draws]:
         draw()
-        assert numpy_twister.read() == recording._numpy_full()
+        assert numpy_twister.read() == generators._numpy_full()
     calls: list[Any] = [random.random, *[lambda: random.gauss(0, 1)] * 3, lambda: None, lambda: random.seed(5)]
     for draw in calls * 2:
         draw()
-        assert random_twister.read() == recording._random_full()
+        assert random_twister.read() == generators._random_full()
 
 
 def test_the_environment_names_no_folder_and_no_machine() -> None:
-    text = repr(recording.environment())
+    text = repr(writing.environment())
     assert os.uname().nodename not in text and str(Path.home()) not in text and str(Path.cwd()) not in text
