@@ -64,12 +64,16 @@ class After(NamedTuple):
         raised: name of the exception's class and message, or None.
         rng: the process-wide generators after it, None when they cannot be compared here.
         generators: states of the generators among its inputs, by their number in the recording.
+        changes: whether it changed memory of its inputs; None when the recording does not say.
+        inputs: makes its inputs, by name, as they were before it, and with the memory that they had after it.
     """
 
     returned: Any
     raised: tuple[str, str] | None
     rng: GeneratorStates | None
     generators: Mapping[int, bytes]
+    changes: bool | None = None
+    inputs: Callable[[], tuple[Pool, Pool]] = lambda: ({}, {})
 
 
 class Recorded(Protocol):

@@ -31,6 +31,9 @@ from difftest.record.writer import Item, Limits, Writer
 MAX_QUEUE = 512 << 20
 """Bytes that may wait to be written before calls are left out."""
 
+STATE = 5056
+"""Bytes of a generator's state, more or less."""
+
 _JOIN_SECONDS = 60.0
 
 
@@ -289,9 +292,7 @@ class Recorder:
                 "call": call.number,
                 "result": outputs(result),
                 "raised": None,
-                "generators": [
-                    {"index": index, **outputs.generator(item)} for index, item in enumerate(call.inputs.generators)
-                ],
+                "generators": [outputs.generator(item, n) for n, item in enumerate(call.inputs.generators)],
             }
             if raised is not None:
                 kind = type(raised)
@@ -311,13 +312,13 @@ class Recorder:
         record["rng"] = process_states(encoder, self._twisters)
         memory = encoder.memory(self.max_queue)
         item = Item(record, memory, encoder.states, call.inputs.again(call.memory) if call is not None else [])
-        size, device = sum(map(len, encoder.states)), None
+        size, device = len(encoder.states) * STATE, None
         for one in [*memory, *[again.after for again in item.again]]:
             data = one.data
             if data is None:
                 continue
             size += one.size
-            if not isinstance(data, bytes):
+            if isinstance(data, Pack | torch.Tensor):
                 tensor = data.data if isinstance(data, Pack) else data
                 if tensor.is_cuda:
                     device = tensor.device

@@ -141,17 +141,18 @@ def _site(name: str) -> str | None:
 
 
 def _target(site: str, calls: Sequence[Located], device: str) -> Target:
+    names: list[str] = []
     return Target(
         name=target_name(site),
         symbols=(site,),
-        cases=lambda: _cases(calls, device),
-        prepare=_preparing(site),
+        cases=lambda: _cases(calls, device, names),
+        prepare=_preparing(site, names),
         triton=True,
         timeout=TIMEOUT,
     )
 
 
-def _cases(calls: Sequence[Located], device: str) -> Iterator[Case]:
+def _cases(calls: Sequence[Located], device: str, names: Sequence[str]) -> Iterator[Case]:
     for located in calls:
         call = located.call
         step = "" if call.step is None else f", step {call.step}"
@@ -160,7 +161,7 @@ def _cases(calls: Sequence[Located], device: str) -> Iterator[Case]:
             lambda call=call: _pool(call, device),  # type: ignore[misc]
             source="recorded",
             axes={"process": located.process},
-            recorded=Replayed(located, device),
+            recorded=Replayed(located, device, names),
         )
 
 
@@ -172,9 +173,12 @@ def _pool(call: RecordedCall, device: str) -> Pool:
 # -- the call in an arm ----------------------------------------------------------------------------------------------
 
 
-def _preparing(site: str) -> Prepare:
-    """How a call of the site is made. Both arms' inputs go by the names that the first arm's parameters have."""
-    names: list[str] = []
+def _preparing(site: str, names: list[str]) -> Prepare:
+    """How a call of the site is made. Both arms' inputs go by the names that the first arm's parameters have.
+
+    Args:
+        names: empty; receives these names.
+    """
 
     def prepare(arm: Arm, pool: Pool) -> Call:
         from difftest.record.rebuild import Rebuilder
@@ -183,17 +187,23 @@ def _preparing(site: str) -> Prepare:
         recorded, rebuild = dict(pool), Rebuilder(arm)
         if not names:
             names.extend(_positional(function, len(recorded["args"])))
-        args = [rebuild(value, name) for name, value in zip(names, recorded["args"], strict=False)]
-        kwargs = {name: rebuild(value, name) for name, value in recorded["kwargs"].items()}
+        made = _by_name(rebuild, names, recorded["args"], recorded["kwargs"])
         pool.clear()
-        pool.update(zip(names, args, strict=False))
-        pool.update(kwargs)
+        pool.update(made)
+        args = list(made.values())[: len(recorded["args"])]
+        kwargs = {name: made[name] for name in recorded["kwargs"]}
         if isinstance(getattr(function, "__self__", None), type):
             args = args[1:]  # a class method is bound to the arm's own class
         call = _fitting(arm, function, args, kwargs)
         return Call(_refusing(rebuild, function), tuple(args), call, generators=rebuild.generators)
 
     return prepare
+
+
+def _by_name(rebuild: Rebuilder, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pool:
+    """Recorded inputs as an arm has them, positional ones first."""
+    named = {name: rebuild(value, name) for name, value in zip(names, args, strict=False)}
+    return named | {name: rebuild(value, name) for name, value in kwargs.items()}
 
 
 def _positional(function: Any, count: int) -> list[str]:
@@ -247,10 +257,17 @@ def _refusing(rebuild: Rebuilder, function: Any) -> Any:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Implements :class:`difftest.target.Recorded` over a recorded call."""
+    """Implements :class:`difftest.target.Recorded` over a recorded call.
+
+    Attributes:
+        located: the call.
+        device: where what was not in CPU memory goes.
+        names: of its positional arguments, once a call was prepared.
+    """
 
     located: Located
     device: str
+    names: Sequence[str]
 
     @property
     def process(self) -> str:
@@ -277,8 +294,18 @@ class Replayed:
         if recorded_on != self.device:
             raise LiftError(f"recorded on {recorded_on}, replayed on {self.device}")
         returned = None if call.raised else Rebuilder(arm)(call.output(self.device), "result")
-        generators = call.generators_after or {}
-        return After(returned, call.raised, call.rng_after, {n: g.state for n, g in generators.items()})
+        generators = {number: item.state for number, item in (call.generators_after or {}).items()}
+        changed = call.changed_inputs
+        changes = None if changed is None else bool(changed)
+        return After(returned, call.raised, call.rng_after, generators, changes, lambda: self._inputs(call, arm))
+
+    def _inputs(self, call: RecordedCall, arm: Arm) -> tuple[Pool, Pool]:
+        from difftest.record.rebuild import Rebuilder
+
+        before, after = call.inputs(self.device), call.inputs_after(self.device)
+        assert after is not None
+        made = [_by_name(Rebuilder(arm), self.names, inputs.args, inputs.kwargs) for inputs in (before, after)]
+        return made[0], made[1]
 
 
 __all__ = ["complete_calls", "given", "open_captures", "outlines", "target_name", "targets"]

@@ -14,7 +14,7 @@ import math
 import struct
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ SMALL = 256 << 10
 
 PACKED = 1 << 20
 """Storages up to this many bytes in a device's memory are copied together, by one operation."""
+
+REUSED = 512 << 20
+"""Bytes of memory for copies that may wait to be used again."""
 
 _ATOMS = frozenset({type(None), int, bool})
 _INTS = frozenset({int})
@@ -74,6 +77,39 @@ class _Storage:
     input: int | None = None
 
 
+class Buffer:
+    """A copy in CPU memory, which is used again for the next one when nobody holds this one any more.
+
+    Memory that is new costs more than the copy: the kernel hands it out page by page.
+
+    Args:
+        view: what is copied, uint8, in CPU memory.
+
+    Attributes:
+        tensor: the copy.
+    """
+
+    __slots__ = ("_whole", "tensor")
+
+    free: ClassVar[dict[int, list[torch.Tensor]]] = {}
+    """Memory that waits to be used again, by its bytes."""
+
+    def __init__(self, view: torch.Tensor) -> None:
+        size = view.numel()
+        step = max(1 << size.bit_length() >> 4, 1)
+        room = -(-size // step) * step
+        try:
+            self._whole = Buffer.free[room].pop()
+        except (KeyError, IndexError):
+            self._whole = torch.empty(room, dtype=torch.uint8)
+        self.tensor = self._whole[:size].copy_(view)
+
+    def __del__(self) -> None:
+        waiting = Buffer.free.setdefault(self._whole.numel(), [])
+        if sum([room * len(those) for room, those in list(Buffer.free.items())]) + self._whole.numel() <= REUSED:
+            waiting.append(self._whole)
+
+
 @dataclasses.dataclass(slots=True)
 class Pack:
     """Small storages of one device, copied one after the other into one tensor, uint8."""
@@ -86,8 +122,8 @@ class Memory:
     """The copied bytes of one storage, as far as recorded views reach.
 
     Attributes:
-        data: bytes; or a uint8 tensor where the storage was (its own copy); or a pack that has them from byte `at` on;
-            or None: left out, too large.
+        data: bytes; or a buffer; or a uint8 tensor on the storage's own device; or a pack that has them from byte `at`
+            on; or None: left out, too large.
         start, size: which bytes of the storage these are.
         whole: bytes in the whole storage.
         device: where it was.
@@ -95,7 +131,7 @@ class Memory:
         at: see `data`.
     """
 
-    data: bytes | torch.Tensor | Pack | None
+    data: bytes | Buffer | torch.Tensor | Pack | None
     start: int
     size: int
     whole: int
@@ -125,7 +161,7 @@ class Encoder:
 
     Attributes:
         generators: the torch generators met, by their index.
-        states: generator states as bytes, by their number.
+        states: generator states by their number, bytes or tensors of bytes that nothing else refers to.
         package: as given.
     """
 
@@ -151,7 +187,7 @@ class Encoder:
         inputs: Encoder | None = None,
     ) -> None:
         self.generators: list[torch.Generator] = []
-        self.states: list[bytes] = []
+        self.states: list[bytes | torch.Tensor] = []
         self.package = package
         self._opaque = opaque
         self._rename = rename
@@ -338,7 +374,7 @@ class Encoder:
         if again := self._again(value):
             return again
         self.generators.append(value)
-        return {"generator": {"index": len(self.generators) - 1, **self.generator(value)}}
+        return {"generator": self.generator(value, len(self.generators) - 1)}
 
     def _mapping(self, value: dict[Any, Any]) -> Json:
         return self._again(value) or {"dict": self._pairs(value), "class": _name(type(value))}
@@ -367,17 +403,20 @@ class Encoder:
         fields = {str(name): self(item) for name, item in state.items()}
         return {"object": {"class": shape.name, "kind": shape.kind, "fields": fields}}
 
-    def generator(self, value: torch.Generator) -> dict[str, Any]:
+    def generator(self, value: torch.Generator, index: int) -> dict[str, Any]:
         """Device, seed, offset (where it has one) and number of the state of a generator. Nothing is drawn from it."""
+        states, device = self.states, value.device
+        states.append(value.get_state())
         return {
-            "device": _text(value.device),
+            "index": index,
+            "device": _text(device),
             "seed": value.initial_seed(),
-            "offset": value.get_offset() if value.device.type == "cuda" else None,
-            "state": self.state(generator_state(value)),
+            "offset": value.get_offset() if device.type == "cuda" else None,
+            "state": len(states) - 1,
         }
 
-    def state(self, data: bytes) -> int:
-        """Keep the bytes of a generator state; its number."""
+    def state(self, data: bytes | torch.Tensor) -> int:
+        """Keep a generator state, bytes or a tensor of its own; its number."""
         self.states.append(data)
         return len(self.states) - 1
 
@@ -414,7 +453,7 @@ class Encoder:
                 compare = _compare_small if memory.size <= SMALL else _compare
                 if compare(address, data, memory.size) == 0:
                     continue
-            elif entry.device == "cpu" and _compare(address, data.data_ptr(), memory.size) == 0:  # type: ignore[union-attr]
+            elif type(data) is Buffer and _compare(address, data.tensor.data_ptr(), memory.size) == 0:
                 continue
             entries.append(entry)
             found.append(Again(number, memory, dataclasses.replace(memory, data=b"")))
@@ -435,7 +474,7 @@ def _copy(entries: list[_Storage], memories: list[Memory]) -> None:
         view = torch.empty(0, dtype=torch.uint8, device=entry.owner.device)
         view.set_(entry.owner, memory.start, (size,), (1,))
         if size > PACKED or entry.device == "cpu":
-            memory.data = view.clone()
+            memory.data = Buffer(view) if entry.device == "cpu" else view.clone()
             continue
         views, packed = packs.setdefault(entry.device, ([], []))
         memory.at = packed[-1].at + packed[-1].size if packed else 0
@@ -543,12 +582,6 @@ def _dtype(value: torch.dtype) -> str:
 def cuda_in_use() -> bool:
     """Whether this process has begun to use CUDA; asking does not begin it."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def generator_state(value: torch.Generator) -> bytes:
-    """The whole state of a torch generator."""
-    state = value.get_state()
-    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from difftest.record.encode import Encoder, cuda_in_use, generator_state
+from difftest.record.encode import Encoder, cuda_in_use
 
 
 class Twister:
@@ -89,9 +89,9 @@ def process_states(encoder: Encoder, pair: tuple[Twister, Twister]) -> dict[str,
     cuda = []
     if cuda_in_use():
         index = torch.cuda.current_device()
-        cuda.append({"index": index, **encoder.generator(torch.cuda.default_generators[index])})
+        cuda.append(encoder.generator(torch.cuda.default_generators[index], index))
     states = {}
     for name, twister in zip(("numpy", "random"), pair, strict=True):
         words, position, spare = twister.read()
         states[name] = {"state": encoder.state(words), "position": position, "gauss": spare}
-    return {"torch": encoder.state(generator_state(torch.default_generator)), "cuda": cuda, **states}
+    return {"torch": encoder.state(torch.default_generator.get_state()), "cuda": cuda, **states}

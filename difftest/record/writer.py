@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import hashlib
 import itertools
 import json
@@ -22,7 +23,7 @@ import torch
 
 from difftest import __version__
 from difftest.record.decode import INLINE
-from difftest.record.encode import Again, Memory, Pack, Rows, cuda_in_use
+from difftest.record.encode import Again, Buffer, Memory, Pack, Rows, cuda_in_use
 from difftest.record.lines import SCHEMA, seal_text, write_blob
 
 _VALUE = 400
@@ -52,7 +53,7 @@ class Item:
 
     record: dict[str, Any]
     memory: list[Memory] = field(default_factory=list)
-    states: list[bytes] = field(default_factory=list)
+    states: list[bytes | torch.Tensor] = field(default_factory=list)
     again: list[Again] = field(default_factory=list)
     ready: torch.cuda.Event | None = None
     size: int = 0
@@ -121,7 +122,7 @@ class Writer:
             packs: dict[int, Any] = {}
             storages = [self._memory(memory, packs) for memory in item.memory]
             parts["storages"] = _list([self._once(_json(entry), _ENTRY) for entry in storages])
-            parts["states"] = _json([self._data(state) for state in item.states])
+            parts["states"] = _json([self._data(_state(state)) for state in item.states])
             if record["record"] == "begin":
                 record = record.copy()
                 args, kwargs = record.pop("args"), record.pop("kwargs")
@@ -210,6 +211,8 @@ class Writer:
         data = memory.data
         if isinstance(data, bytes):
             return data
+        if isinstance(data, Buffer):
+            return memoryview(data.tensor.numpy())  # type: ignore[arg-type]
         if isinstance(data, Pack):
             view = packs.get(id(data))
             if view is None:
@@ -243,7 +246,27 @@ class Writer:
         return found
 
 
-_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_string = json.encoder.encode_basestring_ascii
+_CONSTANTS = {None: "null", True: "true", False: "false"}
+
+
+def _json(node: Any) -> str:
+    """JSON; the quick way for what is most frequent."""
+    kind = type(node)
+    if kind is str:
+        return _string(node)
+    if kind is int:
+        return str(node)
+    if node is None or kind is bool:
+        return _CONSTANTS[node]
+    return _encode(node)
+
+
+def _state(state: bytes | torch.Tensor) -> bytes:
+    if isinstance(state, bytes):
+        return state
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _list(texts: list[str]) -> str:
@@ -251,7 +274,7 @@ def _list(texts: list[str]) -> str:
 
 
 def _object(texts: Mapping[str, str]) -> str:
-    return f"{{{','.join([f'{_json(key)}:{text}' for key, text in texts.items()])}}}"
+    return f"{{{','.join([f'{_string(key)}:{text}' for key, text in texts.items()])}}}"
 
 
 def _rank() -> tuple[int, int]:

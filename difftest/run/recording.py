@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from difftest.call.freeze import Freezer
+from difftest.call.freeze import Freezer, Frozen
 from difftest.call.outcome import NotCalled, Outcome
 from difftest.call.rng import GlobalStates, generator_state
 from difftest.compare.outcomes import Difference, compare
 from difftest.errors import ApiChange, LiftError
-from difftest.target import After, Arm, Call, Case, Recorded
+from difftest.target import After, Arm, Call, Case, Pool, Recorded
 
 NAMED = 3
 """Differences from the recording that a note names, for each target and child."""
@@ -54,19 +54,20 @@ class Recordings:
         try:
             after = recorded.after(arm)
             twin = recorded.twin(arm)
+            expected, initial = self._outcome(after, recorded, base, states)
+            other = None if twin is None else self._outcome(twin, recorded, base, states)[0]
         except (ApiChange, LiftError) as error:
             counts["not_compared"] += 1
             self._note(f"what was recorded cannot be compared with base: {error}")
             return
-        expected = self._outcome(after, recorded, base, states)
-        found = _differences(expected, base._replace(watched=_watched(states)), undefined, self.states.start)
+        did = base._replace(watched=_watched(states))
+        found = _differences(expected, did, undefined, self.states.start, initial)
         counts["not_as_recorded" if found else "as_recorded"] += 1
         if found and len(self.apart) < NAMED:
             self.apart.append(f"{case.label}: {_words(found[0], 'recorded', 'base')}")
-        if twin is None:
+        if other is None:
             return
-        other = self._outcome(twin, recorded, base, states)
-        found = _differences(expected, other, undefined, self.states.start)
+        found = _differences(expected, other, undefined, self.states.start, initial)
         counts["twins_apart" if found else "twins"] += 1
         if found:
             self._note(
@@ -122,17 +123,55 @@ class Recordings:
 
     def _outcome(
         self, after: After, recorded: Recorded, base: Outcome, states: Mapping[int, tuple[Any, ...]]
-    ) -> Outcome:
-        """A recorded outcome in the form of base's; what no recording holds is as in base."""
+    ) -> tuple[Outcome, Mapping[str, Frozen]]:
+        """A recorded outcome in the form of base's, and the inputs before it; what no recording holds is as in base."""
         rng = None if after.rng is None else self.states.as_read(after.rng)
         devices = {number: state[1] for number, state in states.items()}
         generators = {n: ("generator", devices.get(n, "cpu"), state) for n, state in after.generators.items()}
-        return base._replace(
+        changed, initial = _changed(after, base)
+        outcome = base._replace(
             returned=None if after.raised else Freezer()(after.returned),
             raised=after.raised and (after.raised[0].rpartition(":")[2], after.raised[1]),
+            changed=changed,
             rng=base.rng if rng is None else None if rng == self.states.start else rng,
             watched=_watched(generators),
         )
+        return outcome, initial
+
+
+def _changed(after: After, base: Outcome) -> tuple[tuple[tuple[str, Frozen], ...], Mapping[str, Frozen]]:
+    """The inputs that the recorded call changed, with what else base changed in them, and all inputs before it.
+
+    A recording holds the memory that tensors and arrays had after the call, and nothing else of its inputs.
+    """
+    if after.changes is None:
+        return base.changed, {}
+    if not after.changes and not base.changed:
+        return (), {}
+    before, now = (_frozen(pool) for pool in after.inputs())
+    known = dict(base.changed)
+    found = {name: _with_memory(known.get(name, before[name]), now[name]) for name in before}
+    return tuple((name, frozen) for name, frozen in found.items() if frozen != before[name]), before
+
+
+def _frozen(pool: Pool) -> dict[str, Frozen]:
+    freezer = Freezer(whole=True)
+    return {name: freezer(value) for name, value in pool.items()}
+
+
+def _with_memory(one: Frozen, memory: Frozen) -> Frozen:
+    """A frozen value with the tensors and arrays of another one of the same structure."""
+    if one[0] != memory[0] or one == memory:
+        return one
+    if one[0] in ("storage", "ndarray"):
+        return memory if one[1:-1] == memory[1:-1] and len(one[-1]) == len(memory[-1]) else one
+    if one[0] not in ("items", "fields", "dict") or one[1] != memory[1] or len(one[2]) != len(memory[2]):
+        return one
+    if one[0] == "items":
+        return (*one[:2], tuple(_with_memory(a, b) for a, b in zip(one[2], memory[2], strict=True)))
+    if [name for name, _ in one[2]] != [name for name, _ in memory[2]]:
+        return one
+    return (*one[:2], tuple((n, _with_memory(a, b)) for (n, a), (_, b) in zip(one[2], memory[2], strict=True)))
 
 
 def generator_states(call: Call) -> dict[int, tuple[Any, ...]]:
@@ -145,9 +184,13 @@ def _watched(generators: Mapping[int, tuple[Any, ...]]) -> tuple[tuple[str, tupl
 
 
 def _differences(
-    one: Outcome, other: Outcome, undefined: Mapping[str, Any], start: tuple[Any, ...]
+    one: Outcome,
+    other: Outcome,
+    undefined: Mapping[str, Any],
+    start: tuple[Any, ...],
+    initial: Mapping[str, Frozen],
 ) -> list[Difference]:
-    return compare(one, other, undefined, undefined, {}, "type", start, as_recorded=True)
+    return compare(one, other, undefined, undefined, initial, "type", start, as_recorded=True)
 
 
 def _words(item: Difference, one: str, other: str) -> str:

@@ -43,6 +43,51 @@ def test_inputs_are_as_they_were_before_the_call_changed_them(tmp_path: Path) ->
     assert torch.equal(outer.output().fields["ranks"], logits / 0.7)
 
 
+def test_inputs_as_the_call_left_them_are_recorded_where_it_changed_them(tmp_path: Path) -> None:
+    tiny_capture(tmp_path, steps=1)
+    outer, inner = open_capture(tmp_path).calls(0)
+    for call in (outer, inner):
+        before, after = call.inputs(), call.inputs_after()
+        assert after is not None and call.changed_inputs is not None and len(call.changed_inputs) == 1
+        assert torch.equal(after.args[1], before.args[1] / 0.7)
+        assert torch.equal(after.args[2].fields["temperature"], before.args[2].fields["temperature"])
+
+
+@pytest.mark.parametrize("size", [3, 1_000, 300_000])
+def test_small_and_large_memory_that_a_call_changes(tmp_path: Path, size: int) -> None:
+    def change(kept: torch.Tensor, changed: torch.Tensor, array: Any, resized: torch.Tensor) -> None:
+        changed[-1] = 7
+        array[1] = 8
+        resized.resize_(2 * size)
+
+    recorder = Recorder(tmp_path)
+    wrapped = recorder.wrap(change, "m:f")
+    for _ in range(3):  # large memory for copies is used again
+        wrapped(torch.ones(size), torch.ones(size), np.zeros(size), torch.ones(size))
+        recorder.flush()
+    recorder.close()
+    for call in open_capture(tmp_path).calls(0):
+        assert [value.sum() for value in call.args] == [size, size, 0, size]
+        after = call.inputs_after()
+        assert after is not None and call.changed_inputs == (1, 2)
+        assert [value.sum() for value in after.args] == [size, size + 6, 8, size]
+
+
+ROWS = ([[1, 2], []], [[True], [2]], [[2**40], [1]], [[1.5, None], [3]], [[[]], [1]], [[1], (2,)], [[-1], [2**31 - 1]])
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_lists_of_lists_are_recorded_as_they_are(tmp_path: Path, rows: list[Any]) -> None:
+    recorder = Recorder(tmp_path)
+    again = [3]
+    recorder.wrap(lambda *_: None, "m:f")(rows, rows[0], [again, again], again)
+    recorder.close()
+    (call,) = open_capture(tmp_path).calls(0)
+    first, row, twice, alone = call.args
+    assert repr(first) == repr(rows) and row is first[0]
+    assert twice == [[3], [3]] and twice[0] is twice[1] and twice[0] is alone
+
+
 def test_lists_are_copied_deeply_before_the_call(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.wrap(lambda rows: rows[0].append(9), "m:f")([[1], [2]])

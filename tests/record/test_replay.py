@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import sys
@@ -59,16 +60,22 @@ def tree(folder: Path, source: str = SOURCE) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    folder = tree(tmp_path_factory.mktemp("engine"))
+@contextlib.contextmanager
+def loaded(folder: Path) -> Iterator[ModuleType]:
+    """The sampler of a tree, imported as an engine has it."""
     spec = importlib.util.spec_from_file_location("tinysampler.sampler", folder / "tinysampler/sampler.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["tinysampler.sampler"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["tinysampler.sampler"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tinysampler.sampler", module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    with loaded(tree(tmp_path_factory.mktemp("engine"))) as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +151,31 @@ def test_a_tree_that_was_not_captured_is_not_green(capture: Path, base: Path, tm
     result = replayed(capture, other, other, repeat=1)
     assert (result.verdict, result.exit_code) == ("unmeasured", 3)
     assert "in 3 of 3 calls: the tree you named is not the one that was captured" in only(result).reason
+
+
+IN_PLACE = SOURCE.replace("scaled = logits.div(", "scaled = logits.div_(")
+
+
+def test_a_base_that_leaves_inputs_otherwise_than_the_captured_one_is_found(
+    engine: ModuleType, base: Path, tmp_path: Path
+) -> None:
+    """The return value and the generators are the same; only the logits after the call are not."""
+    head = tree(tmp_path / "head", SOURCE.replace("        return {", "        logits[0, 0] = 5.0\n        return {"))
+    capture = record(engine, tmp_path / "capture", 1)
+    target = only(replayed(capture, head, head, repeat=1))
+    assert (target.verdict, target.recorded["rank-0"]["not_as_recorded"]) == ("unmeasured", 1)
+    assert "logits[0, 0] is 0 recorded, 5 base" in target.reason
+
+
+def test_inputs_that_the_engine_changed_in_place_are_as_recorded(tmp_path: Path) -> None:
+    changing = tree(tmp_path / "changing", IN_PLACE)
+    with loaded(changing) as module:
+        capture = record(module, tmp_path / "capture", 2)
+    target = only(replayed(capture, changing, changing, repeat=1))
+    assert (target.verdict, target.recorded["rank-0"]["as_recorded"]) == ("identical", 2)
+    unchanging = tree(tmp_path / "unchanging", SOURCE)
+    target = only(replayed(capture, unchanging, unchanging, repeat=1))
+    assert target.recorded["rank-0"]["not_as_recorded"] == 2 and "logits[0, 1] is 1.2" in target.reason
 
 
 def test_a_required_field_that_was_not_recorded_is_named(capture: Path, base: Path, tmp_path: Path) -> None:
