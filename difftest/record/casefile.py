@@ -169,7 +169,7 @@ def case_bytes(target: str, case: Case, pool: Pool) -> bytes:
         data = memory.data if isinstance(memory.data, bytes) else b"" if memory.data is None else _plain(memory.data)
         entry: dict[str, Any] = {"start": memory.start, "size": memory.size, "whole": memory.whole, "device": "cpu"}
         storages.append(entry | _kept(data, blobs))
-    states = [{"size": len(state)} | _kept(state, blobs) for state in encode.states]
+    states = [{"size": len(state)} | _kept(bytes(state), blobs) for state in encode.states]
     said = {
         "schema": SCHEMA,
         "target": target,
@@ -209,7 +209,7 @@ def _kept(data: bytes, blobs: dict[str, bytes]) -> dict[str, str]:
 
 
 def _plain(data: Any) -> bytes:
-    found: bytes = data.cpu().numpy().tobytes()
+    found: bytes = data.tensor.numpy().tobytes()
     return found
 
 

@@ -191,7 +191,7 @@ class Encoder:
         self.package = package
         self._opaque = opaque
         self._rename = rename
-        self._handlers = _HANDLERS.setdefault((package, opaque), dict(_FIXED))
+        self._handlers = _HANDLERS.setdefault((type(self), package, opaque), {})
         self._storages: dict[tuple[str, int], tuple[int, _Storage]] = {}
         self._input_storages = inputs._storages if inputs is not None else {}
         self._numbers: dict[int, int] = {}
@@ -211,7 +211,7 @@ class Encoder:
             return _opaque(kind, "nested too deeply")
         handler = self._handlers.get(kind)
         if handler is None:
-            handler = self._handlers[kind] = _handler(kind, self.package, self._opaque)
+            handler = self._handlers[kind] = self._handler(kind)
         mark = len(self._numbers)
         self._depth += 1
         try:
@@ -223,6 +223,10 @@ class Encoder:
             return _opaque(kind, f"{type(error).__name__}: {str(error)[:200]}")
         finally:
             self._depth -= 1
+
+    def _handler(self, kind: type) -> Handler:
+        """What encodes the instances of a class; asked once for each class."""
+        return _FIXED.get(kind) or _by_class(kind, self.package, self._opaque)
 
     def _again(self, value: Any) -> Json | None:
         """The number of a value that was met before; else it has one from now on."""
@@ -495,11 +499,11 @@ class _Shape:
     names: tuple[str, ...]
 
 
-_Handler = Callable[[Encoder, Any], Json]
-_HANDLERS: dict[tuple[str, tuple[str, ...]], dict[type, _Handler]] = {}
-"""By package and opaque modules: what encodes the instances of a class, found out once for each class."""
+Handler = Callable[[Encoder, Any], Json]
+_HANDLERS: dict[tuple[type, str, tuple[str, ...]], dict[type, Handler]] = {}
+"""By kind of encoder, package and opaque modules: what encodes the instances of a class, as far as it was asked."""
 
-_FIXED: dict[type, _Handler] = {
+_FIXED: dict[type, Handler] = {
     torch.Tensor: Encoder._tensor,
     torch.nn.Parameter: Encoder._tensor,
     torch.Generator: Encoder._generator,
@@ -509,7 +513,7 @@ _FIXED: dict[type, _Handler] = {
     np.ndarray: Encoder._array,
 }
 
-_BY_BASE: tuple[tuple[Any, _Handler], ...] = (
+_BY_BASE: tuple[tuple[Any, Handler], ...] = (
     (torch.Tensor, Encoder._subclass),
     (torch.Generator, Encoder._generator),
     (enum.Enum, lambda _, value: {"enum": {"class": _name(type(value)), "name": value.name}}),
@@ -527,7 +531,7 @@ _BY_BASE: tuple[tuple[Any, _Handler], ...] = (
 """What is encoded by the first class here that its own is one of."""
 
 
-def _handler(kind: type, package: str, opaque: tuple[str, ...]) -> _Handler:
+def _by_class(kind: type, package: str, opaque: tuple[str, ...]) -> Handler:
     """What encodes instances of a class."""
     for base, handler in _BY_BASE:
         if issubclass(kind, base):
@@ -561,11 +565,11 @@ def _handler(kind: type, package: str, opaque: tuple[str, ...]) -> _Handler:
     return _refusing(kind, "an object of another package")
 
 
-def _having(shape: _Shape) -> _Handler:
+def _having(shape: _Shape) -> Handler:
     return lambda encoder, value: encoder._fields(value, shape)
 
 
-def _refusing(kind: type, why: str) -> _Handler:
+def _refusing(kind: type, why: str) -> Handler:
     return lambda _, value: _opaque(kind, why)
 
 

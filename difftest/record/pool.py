@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from difftest.record.decode import (
     RecordedObject,
     RecordedSymbol,
 )
-from difftest.record.encode import Encoder, Json
+from difftest.record.encode import Encoder, Handler, Json, Rows
 from difftest.target import GeneratorStates, Made, Seeded
 
+_CONTAINERS = (list, tuple, dict, np.ndarray)
 _KEPT = (
     torch.Tensor, np.generic, torch.dtype, np.dtype, torch.device, torch.Size, bytes, complex, range, slice,
 )  # fmt: skip
@@ -39,38 +41,32 @@ class PoolEncoder(Encoder):
     def _view(self, device: str, address: int, whole: int, first: int, last: int, owner: Any) -> int:
         return super()._view(device, address, whole, 0, whole, owner)
 
-    def _guarded(self, value: Any, kind: type) -> Json:
-        node = super()._guarded(value, kind)
-        if kind is not Opaque and type(node) is dict and "opaque" in node:
-            self.refused.append(f"a {kind.__qualname__}: {node['opaque']['why']}")
+    def __call__(self, value: Any) -> Json:
+        node = super().__call__(value)
+        if type(node) is dict and "opaque" in node and type(value) is not Opaque:
+            self.refused.append(f"a {type(value).__qualname__}: {node['opaque']['why']}")
         return node
 
-    def _other(self, value: Any, kind: type) -> Json:
-        if kind is Seeded:
-            return {"seeded": value.seed}
-        if kind is Made:
-            symbols = [value.symbol] if isinstance(value.symbol, str) else list(value.symbol)
-            fields = {str(name): self(item) for name, item in value.fields.items()}
-            return {"made": {"symbols": symbols, "fields": fields, "optional": sorted(value.optional)}}
-        if kind is frozenset:
-            return {"frozenset": [self(item) for item in sorted(value, key=repr)]}
-        if kind is set:
-            return self._numbered(value) or {"set": [self(item) for item in sorted(value, key=repr)]}
-        if kind is RecordedObject:
-            return self._numbered(value) or self._recorded(value)
-        if kind is RecordedGenerator:
-            return self._numbered(value) or self._recorded_generator(value)
-        if kind is RecordedSymbol:
-            return {"symbol": value.symbol}
-        if kind is RecordedEnum:
-            return {"enum": {"class": value.symbol, "name": value.name}}
-        if kind is RecordedMethod:
-            return {"method": {"self": self(value.owner), "name": value.name}}
-        if kind is Opaque:
-            return {"opaque": {"class": value.symbol, "why": value.why}}
-        if isinstance(value, _KEPT):
-            return super()._other(value, kind)
-        return {"opaque": {"class": "", "why": "a case file holds tensors, arrays, plain values, Seeded and Made"}}
+    def _rows(self, value: list[list[Any]]) -> Rows | None:
+        return None  # a case file is JSON at once
+
+    def _handler(self, kind: type) -> Handler:
+        own = _OWN.get(kind)
+        if own is not None:
+            return own
+        if kind in _CONTAINERS or issubclass(kind, _KEPT):
+            return super()._handler(kind)
+        return lambda *_: {
+            "opaque": {"class": "", "why": "a case file holds tensors, arrays, plain values, Seeded and Made"}
+        }
+
+    def _made(self, value: Made) -> Json:
+        symbols = [value.symbol] if isinstance(value.symbol, str) else list(value.symbol)
+        fields = {str(name): self(item) for name, item in value.fields.items()}
+        return {"made": {"symbols": symbols, "fields": fields, "optional": sorted(value.optional)}}
+
+    def _plain_set(self, value: set[Any]) -> Json:
+        return self._again(value) or {"set": [self(item) for item in sorted(value, key=repr)]}
 
     def rng(self, states: GeneratorStates) -> Json:
         """The process-wide generators, in the form of a capture's `rng`."""
@@ -78,7 +74,7 @@ class PoolEncoder(Encoder):
         _, random_words, random_gauss = states.random_state
         return {
             "torch": self.state(states.torch_cpu),
-            "cuda": [self._recorded_generator(item)["generator"] for item in states.torch_cuda.values()],
+            "cuda": [self._generator_node(item)["generator"] for item in states.torch_cuda.values()],
             "numpy": self._twister(words, position, gauss if has_gauss else None),
             "random": self._twister(random_words[:-1], random_words[-1], random_gauss),
         }
@@ -88,9 +84,28 @@ class PoolEncoder(Encoder):
         return {"state": self.state(state), "position": int(position), "gauss": gauss}
 
     def _recorded(self, value: RecordedObject) -> Json:
+        if again := self._again(value):
+            return again
         fields = {name: self(item) for name, item in value.fields.items()}
         return {"object": {"class": value.symbol, "kind": value.kind, "fields": fields}}
 
     def _recorded_generator(self, value: RecordedGenerator) -> Json:
+        return self._again(value) or self._generator_node(value)
+
+    def _generator_node(self, value: RecordedGenerator) -> dict[str, Any]:
         parts = {"index": value.index, "device": value.device, "seed": value.seed, "offset": value.offset}
         return {"generator": {**parts, "state": self.state(value.state)}}
+
+
+_OWN: dict[type, Callable[[Any, Any], Json]] = {
+    Seeded: lambda _, value: {"seeded": value.seed},
+    Made: PoolEncoder._made,
+    set: PoolEncoder._plain_set,
+    frozenset: lambda encode, value: {"frozenset": [encode(item) for item in sorted(value, key=repr)]},
+    RecordedObject: PoolEncoder._recorded,
+    RecordedGenerator: PoolEncoder._recorded_generator,
+    RecordedSymbol: lambda _, value: {"symbol": value.symbol},
+    RecordedEnum: lambda _, value: {"enum": {"class": value.symbol, "name": value.name}},
+    RecordedMethod: lambda encode, value: {"method": {"self": encode(value.owner), "name": value.name}},
+    Opaque: lambda _, value: {"opaque": {"class": value.symbol, "why": value.why}},
+}
