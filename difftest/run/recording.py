@@ -164,7 +164,8 @@ def _with_memory(one: Frozen, memory: Frozen) -> Frozen:
     if one[0] != memory[0] or one == memory:
         return one
     if one[0] in ("storage", "ndarray"):
-        return memory if one[1:-1] == memory[1:-1] and len(one[-1]) == len(memory[-1]) else one
+        alike = one[1:5] == memory[1:5] and len(one[5]) == len(memory[5])
+        return (*one[:5], memory[5], *one[6:]) if alike else one
     if one[0] not in ("items", "fields", "dict") or one[1] != memory[1] or len(one[2]) != len(memory[2]):
         return one
     if one[0] == "items":
