@@ -374,6 +374,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         "seed": options.seed,
         "repeat": options.repeat,
         "lines": options.lines,
+        "keep": options.out is not None,
     }
     supervisor.run(
         units,
@@ -405,8 +406,7 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
     assert options.out is not None
     found = {}
     for position, units in state.shares.items():
-        listed = [unit for unit in units if unit.fuzz is None]  # what a fuzz drew is in no list, and small already
-        mismatches = _in_order([m for unit in listed for m in unit.mismatches])
+        mismatches = _in_order([{**m, "drawn": unit.fuzz is not None} for unit in units for m in unit.mismatches])
         if mismatches:
             head = state.heads[state.planned[position].head_index].tree.identity
             identities = (state.base.tree.identity, head)

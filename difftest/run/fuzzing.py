@@ -6,6 +6,7 @@ supervisor, so that the child that follows one that crashed draws the same cases
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -21,8 +22,11 @@ from hypothesis.internal.conjecture import providers
 from difftest.call.outcome import NotCalled, Outcome
 from difftest.call.values import case_id, has_large
 from difftest.compare.outcomes import Difference
+from difftest.errors import UsageError
+from difftest.record.casefile import write_case
 from difftest.result import Kind
 from difftest.run.unit import UnitRun, root_of
+from difftest.shrink.groups import found_file
 from difftest.target import Case, Pool
 
 EXAMPLES = 250
@@ -272,6 +276,9 @@ class FuzzRun(UnitRun):
         found = self.found or [Difference(Kind.VALUE, "return", "the same each time", "not the same each time")]
         self.counts["executed"] += 1
         super().differs(number, attempt.case, identity, found)
+        if self.options.get("keep"):  # it is in no list, so who wants to run it again needs it as bytes
+            with contextlib.suppress(UsageError):
+                write_case(found_file(self.child.home, identity), self.target.name, attempt.case, attempt.pool)
         if self.shrunk:
             self.notes.append(f"fuzz: a case that differs was made smaller in {self.shrunk} steps")
         self.flush(self.number)

@@ -11,7 +11,7 @@ from typing import Any
 from difftest.result import Identity, Reduced, TargetResult
 from difftest.run.plan import ArmSource
 from difftest.run.supervisor import Supervisor, Unit
-from difftest.shrink.groups import groups, position
+from difftest.shrink.groups import found_file, groups, position
 from difftest.shrink.reproducer import write_folder
 
 DEATHS = 60
@@ -67,6 +67,7 @@ def reduce_found(
     Raises:
         DifftestError: the worker failed, or a folder cannot be written.
     """
+    home = supervisor.scratch / "home"
     units: list[Unit] = []
     tasks: list[list[Unit]] = []
     for item in found:
@@ -76,12 +77,13 @@ def reduce_found(
             number = len(units)
             task = {
                 "index": mismatch["number"],
+                "file": str(found_file(home, mismatch["case"])) if mismatch["drawn"] else "",
                 "case": mismatch["case"],
                 "kind": mismatch["kind"],
                 "leaf": mismatch["leaf"],
                 "position": position(mismatch),
                 "seconds": request.seconds / len(chosen),
-                "folder": str(supervisor.scratch / "home" / f"reduce-{number}"),
+                "folder": str(home / f"reduce-{number}"),
             }
             # A call that hangs ends the candidate: waiting for it as long as a run does would use up the time.
             timeout = min(item.unit.timeout, max(2.0, request.seconds / 4))

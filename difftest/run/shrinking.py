@@ -19,7 +19,7 @@ from difftest.call.poison import fills
 from difftest.call.values import case_id
 from difftest.compare.outcomes import compare
 from difftest.errors import DifftestError, UsageError
-from difftest.record.casefile import write_case
+from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
 from difftest.run.protocol import BASE, HEAD
 from difftest.run.relations import Live
@@ -34,7 +34,8 @@ _INDEX = re.compile(r"\[-?\d+\]")
 
 
 class ShrinkRun(UnitRun):
-    """Reduces one case. The unit's `task`: `index`, `case`, `kind`, `leaf`, `position`, `seconds`, `folder`."""
+    """Reduces one case. The unit's `task`: `index` or `file`, `case`, `kind`, `leaf`, `position`, `seconds`,
+    `folder`."""
 
     def _run(self) -> None:
         self.task = self.unit["task"]
@@ -46,7 +47,8 @@ class ShrinkRun(UnitRun):
         self.child.prove(self.target.triton, self.caller)
         self.child.board.enter(self.child.slot, self.child.pid, self.unit["number"], -1, BASE)
         self.child.board.begin(self.child.slot)
-        self.original = self.cases()[self.task["index"]]
+        file = self.task["file"]  # of a case that a fuzz drew
+        self.original = read_case(Path(file)).case() if file else self.cases()[self.task["index"]]
         pool = self.original.build()
         if case_id(self.target.name, pool) != self.task["case"]:
             self.report(pool, "the case is not the same when it is built again")

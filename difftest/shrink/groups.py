@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 GROUPS = 3
@@ -38,6 +39,11 @@ def groups(mismatches: Iterable[Mapping[str, Any]], limit: int = GROUPS) -> list
         (later if rough in seen else first).append(items[0])
         seen.add(rough)
     return [*first, *later][:limit]
+
+
+def found_file(home: Path, case: str) -> Path:
+    """Where a child keeps a differing case that is in no list, below the run's home."""
+    return home / "found" / f"{case}.safetensors"
 
 
 def position(mismatch: Mapping[str, Any]) -> list[int]:

@@ -39,7 +39,18 @@ def looks(pool):
     return pool["values"] * pool["scale"]
 
 
+def drawn():
+    from hypothesis import strategies as st
+
+    def case(rows):
+        values = torch.arange(rows * 30.0).reshape(rows, 30)
+        return Case(f"{rows} rows", lambda: {"values": values, "scale": 2.0}, source="fuzz")
+
+    return st.integers(3, 60).map(case)
+
+
 TARGETS = (
+    Target("user.drawn", ("pack.scaled:scaled",), list, fuzz=drawn),
     Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=2.0),
     Target("user.reserved", ("pack.scaled:twice",), reserved),
     Target(
@@ -133,6 +144,25 @@ def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult
     reserved, looked = api.run(request).targets
     assert "reserves more memory than a case file may hold" in reserved.reduced[0].reason
     assert (looked.reduced[0].reason, looked.reduced[0].requests) == ("", (5, 1))  # though its oracle fails on it
+
+
+def test_a_case_that_a_fuzz_drew_is_reduced_from_its_bytes(found: tuple[RunResult, Path], tmp_path: Path) -> None:
+    folder = found[1].parent
+    request = api.RunOptions(
+        base=str(folder / "base"),
+        heads=(str(folder / "value"),),
+        targets=("user.drawn",),
+        cases=("fuzz",),
+        cases_from=(folder / "cases.py",),
+        examples=30,
+        out=tmp_path / "out",
+        explain=False,
+        jobs=1,
+    )
+    (target,) = api.run(request).targets
+    (record,) = target.reduced
+    assert (record.reason, record.largest_axis) == ("", (30, 4))
+    assert read_case(tmp_path / "out" / record.path / "original.safetensors").source == "fuzz"
 
 
 def test_the_script_shows_the_difference_in_a_process_of_its_own(found: tuple[RunResult, Path], tmp_path: Path) -> None:
