@@ -120,6 +120,6 @@ def _line(console: Console, text: str, style: str = "", indent: int = 0) -> None
 def _style(result: BenchResult) -> str:
     if result.regressions or result.count(SpeedVerdict.SLOWER):
         return STYLES[SpeedVerdict.SLOWER]
-    if result.untimed or not result.shapes or result.count(SpeedVerdict.INCONCLUSIVE):
+    if result.missed or not result.shapes or result.count(SpeedVerdict.INCONCLUSIVE):
         return STYLES[SpeedVerdict.INCONCLUSIVE]
     return STYLES[SpeedVerdict.FASTER]

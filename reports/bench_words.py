@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from difftest.timing.result import BenchResult, GridResult, ShapeResult
+from difftest.timing.result import BenchResult, GridResult, ShapeResult, Untimed
 from difftest.timing.statistics import SpeedVerdict
 
 from .words import plain, plural
@@ -67,7 +67,8 @@ def remark_lines(result: BenchResult) -> list[tuple[str, list[str]]]:
     """What the reader must know besides the tables, by heading."""
     remarks = [
         ("Beyond the gate", list(result.regressions)),
-        ("Not timed", [_untimed_words(*item) for item in _untimed(result)]),
+        ("Not timed", [_untimed_words(item) for item in result.missed]),
+        ("Neither named nor timed", [_untimed_words(item) for item in result.untimed if not item.asked]),
         ("Outputs differ", [_place(shape) for shape in result.shapes if shape.differs]),
         (f"Spread above {result.spread_limit_percent:g} %", _spread_lines(result)),
         ("Notes", [f"{_place(shape)}: {note}" for shape in result.shapes for note in shape.notes] + list(result.notes)),
@@ -91,8 +92,8 @@ def bench_sentence(result: BenchResult) -> str:
         grid = result.grids[0]
         said += f", median {grid.median_percent:+.1f} %, worst {grid.worst_percent:+.1f} % ({plain(grid.worst_shape)})"
     parts = [said, *filter(None, [gate_words(result)])]
-    if result.untimed:
-        parts.append(f"{len(result.untimed)} not timed")
+    if result.missed:
+        parts.append(f"{len(result.missed)} not timed")
     return f"difftest bench: {heads} against {base}: {'; '.join(parts)}"
 
 
@@ -105,12 +106,8 @@ def _counts(shapes: Sequence[ShapeResult]) -> str:
     return f"{', '.join(counts)} of {plural(len(shapes), 'shape')}" if counts else ""
 
 
-def _untimed(result: BenchResult) -> list[tuple[str, str, str, str]]:
-    return [(item.target, item.shape, item.head, item.reason) for item in result.untimed]
-
-
-def _untimed_words(target: str, shape: str, head: str, reason: str) -> str:
-    return f"{', '.join(part for part in (target, shape, head) if part)}: {reason}"
+def _untimed_words(item: Untimed) -> str:
+    return f"{', '.join(part for part in (item.target, item.shape, item.head) if part)}: {item.reason}"
 
 
 def _place(shape: ShapeResult) -> str:

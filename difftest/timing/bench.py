@@ -253,16 +253,18 @@ def _plan(state: _Bench, outlines: Sequence[Outline]) -> list[Planned]:
             if item.code == "absent" and not explicit:
                 continue
             shared = True
-            reason = item.reason
+            reason, possible = item.reason, True
             if item.code == "same" and not options.execute_same:
                 same.append(outline.name)
                 continue
             if not reason and not outline.has_shapes:
-                reason = "its case file has no timing shapes"
+                reason, possible = "its case file has no timing shapes", False
             if not reason and outline.triton and options.device == "cpu":
                 reason = "it launches Triton kernels, which a CPU only interprets; time it with --device cuda"
+                possible = False
             if reason:
-                state.untimed.append(Untimed(outline.name, state.spec(index), reason))
+                asked = possible or bool(options.targets)
+                state.untimed.append(Untimed(outline.name, state.spec(index), reason, asked=asked))
                 continue
             state.notes += [f"{outline.name}: {note}" for note in item.notes]
             found.append(item)
@@ -596,7 +598,8 @@ def _judged(state: _Bench) -> list[ShapeResult]:
         spec = state.spec(comparison.head)
         if comparison.failed or not comparison.measured:
             reason = comparison.failed or "the time budget ended before it was timed; give --budget SECONDS"
-            state.untimed.append(Untimed(comparison.target, spec, reason, comparison.label))
+            asked = bool(comparison.failed or state.options.targets)
+            state.untimed.append(Untimed(comparison.target, spec, reason, comparison.label, asked))
             continue
         if not comparison.varies:
             same_contents.append(comparison.target)

@@ -151,12 +151,18 @@ class GridResult:
 
 @dataclass(frozen=True)
 class Untimed:
-    """A shape or a whole target that was asked for and not timed."""
+    """A shape or a whole target that was not timed.
+
+    Attributes:
+        asked: whether its absence means that something is unmeasured. Not so for a target that nobody named and that
+            cannot be timed here at all (no timing shapes, needs another device), or for which the time did not suffice.
+    """
 
     target: str
     head: str
     reason: str
     shape: str = ""
+    asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,12 @@ class BenchResult:
         """0; 4 when a shape is beyond the gate; 3 when something asked for was not timed and no gate failed."""
         if self.regressions:
             return GATE_FAILED
-        return NOTHING_MEASURED if self.untimed or not self.shapes else 0
+        return NOTHING_MEASURED if self.missed or not self.shapes else 0
+
+    @property
+    def missed(self) -> tuple[Untimed, ...]:
+        """What was asked for and not timed."""
+        return tuple(item for item in self.untimed if item.asked)
 
     def count(self, verdict: SpeedVerdict) -> int:
         return sum(shape.verdict == verdict for shape in self.shapes)

@@ -64,7 +64,9 @@ def gate(
     assert compared.returncode == 0, compared.stderr
     output = dict(line.split("=", 1) for line in (folder / "output").read_text().splitlines())
     run_step(steps["Summary"], folder, REPORT=output["report"])
-    verdict = run_step(steps["Verdict"], folder, CODE=output["exit-code"], UNMEASURED=values.get("UNMEASURED", "fail"))
+    verdict = run_step(
+        steps["Verdict"], folder, CODE=output["exit-code"], SPEED="", UNMEASURED=values.get("UNMEASURED", "fail")
+    )
     summary = folder / "summary"
     said = compared.stdout + verdict.stdout
     return verdict.returncode, said, summary.read_text() if summary.exists() else ""
@@ -104,7 +106,7 @@ def test_a_request_that_cannot_be_carried_out_is_exit_code_2(
 
 @pytest.mark.parametrize(("code", "words"), [("4", "speed gate"), ("130", "interrupted"), ("0", "identical")])
 def test_every_exit_code_has_its_words(steps: dict[str, Any], tmp_path: Path, code: str, words: str) -> None:
-    done = run_step(steps["Verdict"], tmp_path, CODE=code, UNMEASURED="fail")
+    done = run_step(steps["Verdict"], tmp_path, CODE=code, SPEED="", UNMEASURED="fail")
     assert (str(done.returncode), words in done.stdout) == (code, True)
 
 
@@ -119,3 +121,38 @@ def test_inputs_cannot_run_commands(steps: dict[str, Any], repository: Path, tmp
 @pytest.mark.parametrize("path", ["docs/ci/github-workflow.yml", "docs/ci/buildkite.yml", ".pre-commit-hooks.yaml"])
 def test_the_examples_are_sound_yaml(path: str) -> None:
     assert yaml.safe_load((ACTION.parent / path).read_text())
+
+
+def test_a_speed_threshold_times_the_branch_and_its_report_joins_the_summary(
+    steps: dict[str, Any], repository: Path, tmp_path: Path
+) -> None:
+    assert steps["Time"]["if"] == "inputs.speed-threshold != ''"
+    report = tmp_path / "report"
+    report.mkdir()
+    values = {"BASE": "base", "HEAD": "faster", "REPOSITORY": str(repository), "TARGETS": "v1.parse_output\n"}
+    values |= {"THRESHOLD": "300", "DIFFTEST_CACHE": str(tmp_path / "cache"), "REPORT": str(report)}
+    timed = run_step(steps["Time"], tmp_path, **values)
+    assert timed.returncode == 0, timed.stderr
+    assert (tmp_path / "output").read_text() == "exit-code=0\n", timed.stdout
+    assert {path.suffix for path in report.iterdir()} >= {".json", ".markdown", ".html"}
+    run_step(steps["Summary"], tmp_path, REPORT=str(report))
+    assert "the gate holds" in (tmp_path / "summary").read_text()
+
+
+@pytest.mark.parametrize(
+    "code, speed, status, said",
+    [
+        ("0", "0", 0, "identical"),
+        ("0", "4", 4, "the speed gate failed"),
+        ("0", "3", 0, "::warning title=difftest bench"),
+        ("0", "2", 2, "could not run"),
+        ("1", "4", 1, "the speed gate failed"),
+        ("3", "4", 4, "::warning title=difftest::"),
+    ],
+)
+def test_a_failed_speed_gate_fails_the_job(
+    steps: dict[str, Any], tmp_path: Path, code: str, speed: str, status: int, said: str
+) -> None:
+    done = run_step(steps["Verdict"], tmp_path, CODE=code, SPEED=speed, UNMEASURED="warn")
+    assert done.returncode == status
+    assert said in done.stdout

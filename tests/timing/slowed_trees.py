@@ -11,7 +11,7 @@ import importlib.util
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -35,9 +35,9 @@ def label(batch: int) -> str:
     return f"batch {batch}, {DRAFTS} drafts, acceptance {ACCEPTANCE}"
 
 
-def write_shapes(path: Path) -> str:
-    """A file for `--shapes` that names one shape for each of :data:`BATCHES`."""
-    path.write_text("".join(f"{label(batch)}\n" for batch in BATCHES))
+def write_shapes(path: Path, batches: Sequence[int] = BATCHES) -> str:
+    """A file for `--shapes` that names one shape for each batch."""
+    path.write_text("".join(f"{label(batch)}\n" for batch in batches))
     return str(path)
 
 

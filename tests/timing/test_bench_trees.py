@@ -178,6 +178,13 @@ def test_targets_without_timing_shapes_are_untimed_with_a_reason(tmp_path: Path)
     assert "its case file has no timing shapes" in reasons
 
 
+def test_without_a_named_target_what_can_be_timed_decides(tmp_path: Path) -> None:
+    base, slow = _tree(tmp_path / "base"), _tree(tmp_path / "slow", spin=2_500)
+    result = bench(BenchOptions(base, (slow,), shapes="quick", budget=20.0))
+    assert {shape.target for shape in result.shapes} >= {_TARGET}
+    assert result.exit_code == 0, result.missed
+
+
 def test_a_head_that_breaks_the_measurement_is_untimed_and_the_others_are_timed(tmp_path: Path, shapes: str) -> None:
     base = _tree(tmp_path / "base")
     dies = _tree(

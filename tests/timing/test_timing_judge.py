@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from bench_results import bench, measured, shape
 
+from difftest.reports.bench_words import bench_sentence, remark_lines
 from difftest.timing.judge import corrected, judge_grids, judge_shape, regressions, settled
 from difftest.timing.result import BenchResult, ShapeResult, Untimed
 from difftest.timing.statistics import Rule, SpeedVerdict
@@ -126,6 +127,15 @@ def test_what_was_not_timed_is_never_green() -> None:
     assert bench([shape(1, 10.0, -0.1)], untimed=missing).exit_code == 3
     assert bench([shape(1, 10.0, 0.5)], limit=2.0, untimed=missing).exit_code == 4
     assert bench([]).exit_code == 3
+
+
+def test_what_nobody_named_and_cannot_be_timed_here_is_said_and_not_missed() -> None:
+    beside = (Untimed("v2.min_p", "WORKTREE", "it launches Triton kernels", asked=False),)
+    timed = bench([shape(1, 10.0, -0.1)], untimed=beside)
+    assert timed.exit_code == 0
+    assert "not timed" not in bench_sentence(timed)
+    assert ("Neither named nor timed", ["v2.min_p, WORKTREE: it launches Triton kernels"]) in remark_lines(timed)
+    assert bench([], untimed=beside).exit_code == 3
 
 
 @pytest.mark.parametrize(
