@@ -14,7 +14,7 @@ Axes = Mapping[str, str]
 
 _INDEX = re.compile(r"\[\d+\]")
 _FARTHEST = list(Likeness)
-_FEW_VALUES = 3
+_FEW_VALUES = 5
 _ALIKE = 0.5
 """A property that more than this share of the identical cases have, too, is not worth saying."""
 
@@ -115,6 +115,7 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes], most: int = 
     One property, or for several cases two together, that all differing cases and no identical one have; else what all
     differing cases and few identical ones have, and what most differing cases and no identical one have.
     """
+    every_one = len(differing)
     differing, identical = [case for case in differing if case], [case for case in identical if case]
     if not differing:
         return ()
@@ -126,7 +127,8 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes], most: int = 
     told: list[str] = []
     exact = [p for p in scored if not _held(p, identical)]
     many, others = len(differing), len(identical)
-    who = f"all {many} differing cases have" if many > 1 else "the differing case has"
+    named = "differing cases" if many == every_one else "differing cases that have axes"
+    who = f"all {many} {named} have" if many > 1 else "the differing case has"
     if exact:
         return tuple(
             f"{who} {p.words()}; none of the {others} identical {'case' if others == 1 else 'cases'} has"

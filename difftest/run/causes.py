@@ -119,6 +119,7 @@ def _explained(
                 outside_contract=len(group.outside),
                 rules=_of(told.get("rules"), number),
                 lines=_of(told.get("lines"), number),
+                notes=_notes(number, groups, classes, told.get("tried", ())),
             )
         )
     if told.get("ran"):
@@ -156,6 +157,20 @@ def _with_classes(
     return tuple(
         replace(m, likeness=known.get((m.case, m.kind, general_leaf(m.leaf)), m.likeness)) for m in result.mismatches
     )
+
+
+def _notes(
+    number: int, groups: Sequence[CaseGroup], classes: Sequence[str | None], tried: Sequence[int]
+) -> tuple[str, ...]:
+    """On how many cases a group's class rests, and which larger group its cases are in, too."""
+    cases = groups[number].cases
+    notes = []
+    if number < len(classes) and classes[number] is not None:
+        notes.append(f"its class was found on {tried[number]} of its {len(cases)} cases")
+    within = next((n for n, other in enumerate(groups[:number], 1) if cases < other.cases), None)
+    if within is not None:
+        notes.append(f"each of these cases is in group {within}, too")
+    return tuple(notes)
 
 
 def _in_order(group: CaseGroup) -> list[int]:

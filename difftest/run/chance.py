@@ -90,7 +90,7 @@ class Chance:
         same = self.cases and self.equal == self.cases and not (self.repeats or self.unknown or (apart and apart[0]))
         noise_class = Likeness.SAME_NOISE if same else Likeness.DIFFERENT
         every = [t for each in tried.values() for t in each]
-        parts: dict[str, Any] = {"classes": groups}
+        parts: dict[str, Any] = {"classes": groups, "tried": [len(tried.get(n, ())) for n in range(len(groups))]}
         parts["fixed_noise"] = {
             "likeness": noise_class,
             "cases": self.cases,
@@ -292,8 +292,8 @@ class Chance:
             for arm, name in enumerate(ARM_NAMES)
         ]
         said = [
-            f"with the same noise in both arms {self.equal} of {self.cases} cases agree, each on up to {NOISES + ENDS} "
-            f"noises, {ENDS} of them with uniform numbers that are exactly 0 or just below 1"
+            f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree, each on up to "
+            f"{NOISES + ENDS} noises, {ENDS} of them with uniform numbers that are exactly 0 or just below 1"
         ]
         if any(each.equal_inside and not each.equal for each in tried):
             said.append("they part only where a uniform number is at its end, so the comparison with it has changed")

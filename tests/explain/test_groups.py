@@ -68,3 +68,16 @@ def test_nothing_is_claimed_without_identical_cases_or_without_axes() -> None:
     assert in_common([axes(k="5")] * 3, []) == ()
     assert in_common([{}, {}], [{}]) == ()
     assert in_common([axes(k="5"), axes(k="6")], [axes(k="5"), axes(k="6")]) == ()
+
+
+def test_cases_without_axes_are_not_counted_as_if_they_had_them() -> None:
+    differing = [axes(batch="0")] * 3 + [{}]
+    (rule,) = in_common(differing, [axes(batch="1")] * 2)
+    assert rule.startswith("all 3 differing cases that have axes have batch: 0;")
+
+
+def test_one_differing_case_is_not_told_apart_by_two_axes() -> None:
+    assert in_common([axes(k="5", p="1")], [axes(k="5", p="2"), axes(k="6", p="1")]) == (
+        "the differing case has k: 5; so have 1 of 2 identical ones",
+        "the differing case has p: 1; so have 1 of 2 identical ones",
+    )
