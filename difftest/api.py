@@ -332,7 +332,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     for position in todo:
         item = state.planned[position]
         jobs: list[tuple[int, int, dict[str, Any] | None]] = [(share, ways, None) for share in range(ways)]
-        if options.cases == ("fuzz",):
+        if options.cases == ("fuzz",) and not options.recorded:  # cases kept of an earlier fuzz are in a list
             jobs = []
         if "fuzz" in options.cases:  # never shared out: what is drawn does not depend on how many cores there are
             jobs.append((0, 1, _fuzz_of(state, item)))
