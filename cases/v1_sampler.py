@@ -611,6 +611,21 @@ def _logits_shape(batch: int, vocabulary: int, number: int) -> Pool:
     return {"logits": shapes.logits(batch, vocabulary, number)}
 
 
+def _step_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    """One step as chat defaults make it: temperature 0.7, top-k 50 and top-p 0.95 for all, nothing else asked for."""
+    plain = {**axes.plain(_STEP_AXES), "batch": batch, "vocab": 64}
+    return {
+        **step_pool(plain, axes.stream("timing", batch, number)),
+        "logits": shapes.logits(batch, vocabulary, number),
+        "temperature": torch.full((batch,), 0.7),
+        "all_greedy": False,
+        "all_random": True,
+        "top_k": torch.full((batch,), 50, dtype=torch.int32),
+        "top_p": torch.full((batch,), 0.95),
+        "generators": {},
+    }
+
+
 def _temperature_shape(batch: int, vocabulary: int, number: int) -> Pool:
     return {**_logits_shape(batch, vocabulary, number), "temp": torch.full((batch,), 0.7), "all_random": True}
 
@@ -645,6 +660,7 @@ TARGETS = (
         ("logits",),
         True,
         True,
+        timed=shapes.by_batch_and_vocabulary(_step_shape, 80_000_000),
         related=(_GREEDY,),
     ),
     _target(
@@ -654,6 +670,7 @@ TARGETS = (
         ("logits",),
         True,
         True,
+        timed=shapes.by_batch_and_vocabulary(_step_shape, 80_000_000),
         related=(_GREEDY,),
     ),
     _target(
@@ -662,6 +679,7 @@ TARGETS = (
         _prepare_step("apply_logits_processors"),
         ("return", "logits"),
         builds_metadata=True,
+        timed=shapes.by_batch_and_vocabulary(_step_shape, 2_500_000),
     ),
     _target(
         "apply_temperature",

@@ -414,6 +414,16 @@ def _filter_shape(batch: int, vocabulary: int, number: int) -> Pool:
     }
 
 
+def _dispatch_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    return {**_filter_shape(batch, vocabulary, number), "platform": metadata.PLATFORMS[0]}
+
+
+def _noise_shape(batch: int, vocabulary: int, number: int) -> Pool:
+    """Exponential noise, as each step draws it anew."""
+    noise = torch.empty(batch, vocabulary).exponential_(generator=torch.Generator().manual_seed(number))
+    return {"probs": shapes.probabilities(batch, vocabulary, number), "q": noise}
+
+
 def _top_k_shape(batch: int, vocabulary: int, number: int) -> Pool:
     return {
         "logits": shapes.logits(batch, vocabulary, number),
@@ -455,6 +465,7 @@ TARGETS = (
         symbols=(f"{_MODULE}apply_top_k_top_p",),
         cases=_dispatch_cases,
         prepare=_prepare_dispatch,
+        shapes=shapes.by_batch_and_vocabulary(_dispatch_shape, 80_000_000),
         triton=True,
         rows=("return", "logits"),
         timeout=60.0,
@@ -511,6 +522,7 @@ TARGETS = (
         name="v1.sample_with_noise",
         symbols=(f"{_MODULE}sample_with_exponential_noise",),
         cases=_noise_cases,
+        shapes=shapes.by_batch_and_vocabulary(_noise_shape, 2_500_000),
         rows=("return", "probs", "q"),
         invariants=(relations.emitted("probs", 0.0),),
         relations=(*relations.of_rows(("probs", "q")), relations.relaid("probs")),

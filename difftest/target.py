@@ -6,6 +6,7 @@ from the pool, by name, what it asks for, so signatures may drift between the ar
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -261,6 +262,11 @@ class Shape:
     build: Callable[[], Pool]
     axes: Mapping[str, float] = field(default_factory=dict)
     vary: Callable[[int], Pool] | None = None
+
+
+def labelled(label: str, pattern: str) -> bool:
+    """Whether a shape's label is the one asked for, or matches the glob."""
+    return label == pattern or fnmatch.fnmatchcase(label, pattern)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
 from difftest.run.relations import Live, RelationChecks
-from difftest.target import Case, Pool, Target
+from difftest.target import Case, Pool, Target, labelled
 
 if TYPE_CHECKING:
     from difftest.call.lines import LineRecorder
@@ -208,7 +208,9 @@ class UnitRun:
     def cases(self) -> list[Case]:
         if self.options.get("shapes"):
             shapes = self.target.shapes(self.options["shapes"]) if self.target.shapes is not None else ()
-            return [Case(shape.label, shape.build, axes={"shape": shape.label}) for shape in shapes]
+            wanted = self.options.get("shape_patterns")
+            kept = [s for s in shapes if not wanted or any(labelled(s.label, pattern) for pattern in wanted)]
+            return [Case(shape.label, shape.build, axes={"shape": shape.label}) for shape in kept]
         kinds = self.options.get("kinds")
         every = list(self.target.cases())
         return [case for case in every if not kinds or case.source in kinds]

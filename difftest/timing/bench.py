@@ -12,7 +12,6 @@ against base, measured alike, is the floor below which nothing is believed.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import os
 import random
 import selectors
@@ -29,6 +28,7 @@ from difftest.catalog import Outline
 from difftest.errors import DifftestError, NothingCompared, UsageError
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
 from difftest.run.supervisor import Supervisor, Unit, answer, status_text
+from difftest.target import labelled
 from difftest.timing import judge
 from difftest.timing.blocks import Conditions, Pair
 from difftest.timing.judge import Measured
@@ -307,7 +307,13 @@ def _compare(state: _Bench, planned: Sequence[Planned], supervisor: Supervisor) 
     supervisor.run(
         units,
         arms,
-        {"shapes": state.shapes, "exceptions": "message", "contract": "all", "expect": []},
+        {
+            "shapes": state.shapes,
+            "shape_patterns": list(state.patterns),
+            "exceptions": "message",
+            "contract": "all",
+            "expect": [],
+        },
         lambda unit, done: None,
         lambda unit: None,
     )
@@ -373,7 +379,7 @@ class _Timing:
             state.items.append({"target": name, "symbols": symbols, "arms": ["base", label]})
             kept = []
             for index, (text, axes, _) in enumerate(listed[name]):
-                hits = [p for p in state.patterns if p == text or fnmatch.fnmatchcase(text, p)]
+                hits = [pattern for pattern in state.patterns if labelled(text, pattern)]
                 matched.update(hits)
                 if hits or not state.patterns:
                     kept.append((index, text, axes))
