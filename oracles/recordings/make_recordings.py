@@ -197,8 +197,8 @@ def prompts() -> list[list[int]]:
     return [[8 * row + 4 + i % (3 + row) for i in range(PROMPT_TOKENS)] for row in range(4)]
 
 
-def run_engine(recording: Recording, models: Path) -> None:
-    """Start the engine in this process, generate, print the tokens as JSON."""
+def run_engine(recording: Recording, models: Path, rounds: int = 1) -> None:
+    """Start the engine in this process, generate `rounds` times from other seeds, print the tokens as JSON."""
     from vllm import LLM, SamplingParams
 
     speculation: dict[str, Any] | None = None
@@ -233,26 +233,29 @@ def run_engine(recording: Recording, models: Path) -> None:
         from vllm.sampling_params import StructuredOutputsParams
     if recording.penalties:
         more = {"presence_penalty": 0.5, "repetition_penalty": 1.2}
-    parameters = [
-        SamplingParams(
-            temperature=(0.7, 0.3, 0.0, 1.0)[row],
-            # Never top-k without top-p: with no drafts in a batch, 0.32.0 then fails on a CPU.
-            top_k=(20, 12, 0, 24)[row] or -1,
-            top_p=(0.95, 0.9, 1.0, 0.97)[row],
-            seed=1000 + row if recording.seeded[row] else None,
-            logprobs=recording.logprobs,
-            max_tokens=recording.tokens,
-            ignore_eos=True,
-            detokenize=False,
-            structured_outputs=(
-                StructuredOutputsParams(regex="([!-,]{3}[0-9])+") if recording.grammar and row % 2 == 0 else None
-            ),
-            **more,
-        )
-        for row in range(4)
-    ]
-    outputs = engine.generate([{"prompt_token_ids": tokens} for tokens in prompts()], parameters)
-    print(json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
+    found = []
+    for turn in range(rounds):
+        parameters = [
+            SamplingParams(
+                temperature=(0.7, 0.3, 0.0, 1.0)[row],
+                # Never top-k without top-p: with no drafts in a batch, 0.32.0 then fails on a CPU.
+                top_k=(20, 12, 0, 24)[row] or -1,
+                top_p=(0.95, 0.9, 1.0, 0.97)[row],
+                seed=1000 + 10 * turn + row if recording.seeded[row] else None,
+                logprobs=recording.logprobs,
+                max_tokens=recording.tokens,
+                ignore_eos=True,
+                detokenize=False,
+                structured_outputs=(
+                    StructuredOutputsParams(regex="([!-,]{3}[0-9])+") if recording.grammar and row % 2 == 0 else None
+                ),
+                **more,
+            )
+            for row in range(4)
+        ]
+        outputs = engine.generate([{"prompt_token_ids": tokens} for tokens in prompts()], parameters)
+        found += [list(output.outputs[0].token_ids) for output in outputs]
+    print(json.dumps(found))
 
 
 def prepare(scratch: Path) -> tuple[Path, Path]:
@@ -283,7 +286,7 @@ def set_environment(recording: Recording, backend: Path) -> None:
         os.environ |= {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, [str(backend), path]))}
 
 
-def engine_command(recording: Recording, models: Path) -> list[str]:
+def engine_command(recording: Recording, models: Path, rounds: int = 1) -> list[str]:
     """What starts the engine's run of a recording."""
     return [
         sys.executable,
@@ -294,6 +297,8 @@ def engine_command(recording: Recording, models: Path) -> list[str]:
         str(recording.ranks),
         "--models",
         str(models),
+        "--rounds",
+        str(rounds),
     ]
 
 
@@ -325,10 +330,11 @@ def main() -> int:
     parser.add_argument("--calls", type=int, metavar="N", help="record at most so many calls for each rank")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--models", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     known = {recording.name: recording for recording in RECORDINGS}
     if options.engine:
-        run_engine(replace(known[options.engine], ranks=options.ranks), options.models)
+        run_engine(replace(known[options.engine], ranks=options.ranks), options.models, options.rounds)
         return 0
     unknown = sorted(set(options.names) - set(known))
     if unknown or options.out is None:
