@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from make_recordings import RECORDINGS, engine_command, prepare, set_environment
+from make_recordings import RECORDINGS, engine_command, prepare, set_environment  # type: ignore[import-not-found]
 
 from difftest.record.format import open_capture
 from difftest.record.sites import Settings, chosen
