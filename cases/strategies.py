@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from difftest.cases.axes import Spread, Stream, label_of, plain, stream, text
+from difftest.cases.axes import INF, Spread, Stream, label_of, plain, stream, text
 from difftest.target import Case, Family, Pool, Target
 
 
@@ -101,11 +102,12 @@ def cases_of(family: Family, numbers: Numbers = NO_NUMBERS) -> st.SearchStrategy
     """
     choices = {name: value_of(family, name, numbers) for name in family.axes}
     first = plain(family.axes)
+    plainer = 2 if len(family.axes) > 5 else 1
 
     @st.composite
     def drawn(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Case:
-        # Half of the axes are plain, so that one extreme does not hide what another does.
-        row = {name: draw(choices[name]) if draw(st.booleans()) else first[name] for name in family.axes}
+        # Many axes are plain, so that one extreme does not hide what another does.
+        row = {name: draw(choices[name]) if draw(st.integers(0, 3)) >= plainer else first[name] for name in family.axes}
         key = draw(st.integers(0, 0xFFFF))
         try:
             if not family.allowed(row):
@@ -170,8 +172,8 @@ def _spread(drawn: list[float], like: Spread) -> Spread:
 def between(values: Iterable[Any], numbers: Numbers = NO_NUMBERS) -> st.SearchStrategy[Any] | None:
     """A number between the least and the most of the numbers among `values`; None when these are not two.
 
-    Whole when they all are. Numbers of the code, their neighbours, and what lies half way between two are favoured,
-    those that only one arm has most of all.
+    Whole when they all are. Numbers of the code, their neighbours, and what lies between two are favoured; those that
+    only one arm has make up choices of their own.
     """
     ends = [v for v in values if type(v) in (int, float) and math.isfinite(v)]
     if len(set(ends)) < 2:
@@ -181,8 +183,8 @@ def between(values: Iterable[Any], numbers: Numbers = NO_NUMBERS) -> st.SearchSt
         low, high = min(1, *ends), max([v for v in ends if v <= LARGEST_SIZE], default=max(ends))
         choices = [st.integers(low, high)]
         for group in numbers:
-            near = {int(v) + step for v in group if v == int(v) for step in (0, -1, 1)}
-            if inside := [v for v in sorted(near) if low <= v <= max(ends)]:
+            near = [int(v) + step for v in group if v == int(v) for step in (0, -1, 1, 0)]
+            if inside := [v for v in near if low <= v <= max(ends)]:
                 choices.append(st.sampled_from(inside))
         return st.one_of(choices)
     start, end = float(min(ends)), float(max(ends))
@@ -190,10 +192,13 @@ def between(values: Iterable[Any], numbers: Numbers = NO_NUMBERS) -> st.SearchSt
     choices = [fraction, st.floats(start, end, allow_nan=False)]
     for group in numbers:
         places = sorted({float(v) for v in group})
-        close = {v for at in places for v in (at, math.nextafter(at, -math.inf), math.nextafter(at, math.inf))}
-        close |= {(a + b) / 2 for a, b in itertools.pairwise(places)}
-        if within := [v for v in sorted(close) if start <= v <= end]:
-            choices.append(st.sampled_from(within))
+        ways = [
+            [a + (b - a) * part / 4 for a, b in itertools.pairwise(places) for part in range(5)],
+            [float(np.nextafter(np.float32(v), np.float32(to))) for v in places for to in (-INF, v, INF)],
+        ]
+        for way in ways:
+            if within := [v for v in way if start <= v <= end]:
+                choices.append(st.sampled_from(within))
     return st.one_of(choices)
 
 

@@ -29,11 +29,13 @@ from difftest.run.unit import UnitRun, root_of
 from difftest.shrink.groups import found_file
 from difftest.target import Case, Pool
 
-EXAMPLES = 250
+EXAMPLES = 400
 """Cases of a target when neither a time nor a number is given."""
 MOST_EXAMPLES = 1_000_000
 MOST_FOUND = 4
 """Kinds of difference that are sought in one target; the cases that show the same again are only counted."""
+_REPEATS = 8
+"""Hypothesis may draw so many times the cases that are run: it repeats itself."""
 SHRINK_SECONDS = 10.0
 """How long a case is made smaller, less where the budget ends before."""
 
@@ -96,7 +98,9 @@ class FuzzRun(UnitRun):
         self.dead = {int(index): value for index, value in unit["dead"].items()}
         self.recursion = sys.getrecursionlimit()
         self.number = 0
+        self.most = self.options.get("examples") or (MOST_EXAMPLES if self.options.get("seconds") else EXAMPLES)
         self.searched = 0
+        self.seen: set[str] = set()
         self.known: set[Signature] = set()
         self.seeking: Signature | None = None
         self.best: _Attempt | None = None
@@ -116,12 +120,11 @@ class FuzzRun(UnitRun):
             self.counts["no_strategy"] += 1
             self.flush(None)
             return
-        most = self.options.get("examples") or (MOST_EXAMPLES if self.options.get("seconds") else EXAMPLES)
         rounds = 0
-        while self.searched < most and rounds <= MOST_FOUND:
+        while self.searched < self.most and rounds < MOST_FOUND:
             key = f"{self.target.name} {rounds}"
             try:
-                self.search(strategy, most - self.searched, key)
+                self.search(strategy, key)
             except _Enough:
                 if self.best is None:
                     break
@@ -132,7 +135,7 @@ class FuzzRun(UnitRun):
         if not self.spoiled(self.replaced()):
             self.flush(None)
 
-    def search(self, strategy: Any, most: int, key: str) -> None:
+    def search(self, strategy: Any, key: str) -> None:
         """Search until a case differs as none did before, and make that smaller; the result is `self.best`."""
         self.seeking, self.best, self.shrunk = None, None, 0
         try:
@@ -141,7 +144,7 @@ class FuzzRun(UnitRun):
                 self.condition,
                 settings=settings(
                     database=self.database,
-                    max_examples=most,
+                    max_examples=_REPEATS * self.most,
                     deadline=None,
                     phases=(Phase.reuse, Phase.generate, Phase.shrink),
                 ),
@@ -163,9 +166,22 @@ class FuzzRun(UnitRun):
         if number in self.cuts or (not past and self.out_of_time()):
             self.cuts.add(number)
             raise _Enough
-        signature = self.remembered(number, case, pool) if past else self.judged(number, case, pool)
+        identity = ""
         if self.seeking is None:
+            identity = case_id(self.target.name, pool)
+            if identity in self.seen:  # Hypothesis likes to repeat parts of what it drew before
+                return False
+            if self.searched == self.most:
+                raise _Enough
+            self.seen.add(identity)
             self.searched += 1
+        if past:
+            signature = self.remembered(number, case, pool)
+        elif self.seeking is None:
+            signature = self.look(number, case, pool, identity)
+        else:
+            signature = self.look_again(number, case, pool)
+        if self.seeking is None:
             wanted = signature is not None
         else:
             # A case inside the contract is not given up for a smaller one outside it.
@@ -182,10 +198,6 @@ class FuzzRun(UnitRun):
                 raise _Enough
             self.flush(self.number)
         return wanted
-
-    def judged(self, number: int, case: Case, pool: Pool) -> Signature | None:
-        """How a case differs, when that is of use: anew, or as what is being made smaller."""
-        return self.look(number, case, pool) if self.seeking is None else self.look_again(number, case, pool)
 
     def remembered(self, number: int, case: Case, pool: Pool) -> Signature | None:
         """What an earlier child found of this case."""
@@ -205,13 +217,11 @@ class FuzzRun(UnitRun):
             self.counts["cut"] += 1
         return late
 
-    def look(self, number: int, case: Case, pool: Pool) -> Signature | None:
+    def look(self, number: int, case: Case, pool: Pool, identity: str) -> Signature | None:
         """Run a drawn case; the signature of its difference when there is none like it yet."""
         if has_large(pool) or self.options.get("contract") == ("outside" if case.contract else "inside"):
             return None
-        self.found = []
-        identity = case_id(self.target.name, pool)
-        self.earlier = None
+        self.found, self.earlier = [], None
         self.one(number, case, pool, identity, self.dead.get(number))
         self.child.board.begin(self.child.slot)
         self.sources["fuzz"] += 1
