@@ -268,6 +268,7 @@ class _Walk:
                 if name not in self.imports:
                     effects = self.imports[name] = self.resolver.effects(name)
                     self.closure.shared.update(effects.shared)
+            self.closure.shared.update(self.imports[module].environment if module in self.imports else {})
         found = False
         absent = {tuple(what.split(":")) for what, _ in self.closure.missing if ":" in what}
         for name, effects in list(self.imports.items()):

@@ -29,8 +29,8 @@ HARMLESS = (
     "faulthandler", "functools", "importlib", "inspect", "itertools", "json", "logging", "multiprocessing", "pathlib",
     "pickle", "re", "resource", "signal", "subprocess", "sys.path", "threading", "time", "types", "typing",
     "typing_extensions", "warnings", "weakref", "torch._dynamo", "torch._functorch", "torch._inductor",
-    "torch._library", "torch._logging", "torch.compiler", "torch.export", "torch.fx", "torch.library",
-    "torch.serialization",
+    "torch.accelerator", "torch.cuda", "torch.distributed", "torch._library", "torch._logging", "torch.compiler",
+    "torch.export", "torch.fx", "torch.library", "torch.serialization",
 )  # fmt: skip
 """Modules outside the tree whose state no eager computation reads, so that changing it at import does not count."""
 

@@ -61,14 +61,17 @@ class ImportEffects:
         changes: definition of the tree -> numbers of the statements that change it, in order.
         subclasses: class of the tree -> numbers of the statements that derive a class from it.
         shared: what changes things outside the tree, which both arms share: digest -> file, line and text.
+        environment: of these, what changes the environment variables, which a program sets up in files that the code
+            in question seldom knows.
     """
 
     changes: dict[Key, list[int]] = field(default_factory=dict)
     subclasses: dict[Key, list[int]] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.subclasses or self.shared)
+        return bool(self.changes or self.subclasses or self.shared or self.environment)
 
 
 @dataclass
@@ -364,7 +367,8 @@ class Resolver:
                 for mark in effect.marks:
                     if not self.sources.owns(mark.module):
                         if mark.how != "base":
-                            found.shared[effect.digest] = f"{facts.path}:{effect.first} {effect.text}"  # type: ignore[union-attr]
+                            told = found.environment if mark.module.partition(".")[0] == "os" else found.shared
+                            told[effect.digest] = f"{facts.path}:{effect.first} {effect.text}"  # type: ignore[union-attr]
                         continue
                     table = found.subclasses if mark.how == "base" else found.changes
                     keys = self._changed_by(mark)

@@ -263,6 +263,11 @@ def test_what_importing_does_counts_and_is_done(name: str, tmp_path: Path) -> No
         ({"r": TABLE, "ops": "x = 1\n"}, {"r": TABLE, "ops": "from .r import R\nR['q'] = 1\n"}),  # reached by nobody
         ({"ops": "import logging\nlogging.captureWarnings(True)\n"}, {"ops": ""}),
         ({"ops": "print(1)\n"}, {"ops": "def unused():\n    import os\n    os.environ['A'] = '1'\n"}),
+        ({"ops": ""}, {"ops": "import os\nos.environ['A'] = '1'\n"}),  # set up in a file that holds none of the code
+        (
+            {"m": "from . import h\ndef f(x): return h.q(x)\n"},
+            {"m": "import torch\ntorch.cuda.set_stream = None\nfrom . import h\ndef f(x): return h.q(x)\n"},
+        ),
         ({"k.json": "1"}, {"k.json": "2"}),
     ],
 )
