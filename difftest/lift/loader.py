@@ -69,6 +69,7 @@ class LazyMethod:
     def __init__(self, loader: Loader, number: int) -> None:
         self.loader = loader
         self.number = number
+        self.lifted: tuple[type, str] | None = None
 
     @property
     def syntax(self) -> Sequence[FunctionNode]:
@@ -77,11 +78,16 @@ class LazyMethod:
 
     def lift(self, kind: type) -> Any:
         """The method itself, now also in its class."""
-        for cls in kind.__mro__:
-            for name, value in vars(cls).items():
-                if value is self:
-                    return self.loader.lift_method(cls, name, self.number)
-        raise AttributeError("a lifted method was looked up outside its class")
+        if self.lifted is None:
+            places = ((cls, name) for cls in kind.__mro__ for name, value in vars(cls).items() if value is self)
+            self.lifted = next(places, None)
+            if self.lifted is None:
+                raise AttributeError(f"method {self.syntax[0].name} was looked up in {kind.__name__}, which lacks it")
+            return self.loader.lift_method(*self.lifted, self.number)
+        # Somebody kept this object from before, as an interpreter's own caches may.
+        owner, name = self.lifted
+        found = vars(owner).get(name)
+        return self.loader.lift_method(owner, name, self.number) if found is self else found
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         kind = owner if owner is not None else type(instance)
