@@ -438,6 +438,16 @@ def _padding_wins(s: Stream, rows: int, vocab: int, dtype: torch.dtype) -> Tenso
     return out
 
 
+def _negative(s: Stream, rows: int, vocab: int, dtype: torch.dtype) -> Tensor:
+    """All below what a lane beyond the vocabulary holds when its load says 0."""
+    return to_dtype(-0.5 - _random(s, rows, vocab, torch.float64).abs(), dtype)
+
+
+def _far_from_zero(s: Stream, rows: int, vocab: int, dtype: torch.dtype) -> Tensor:
+    """All equal, and so large that a sum with noise keeps the noise in float64 only."""
+    return to_dtype(torch.full((rows, vocab), 2.0**26, dtype=torch.float64), dtype)
+
+
 LOGITS: dict[str, Pattern] = {
     "random": _random,
     "integer grid": _grid(3, 1.0),
@@ -454,6 +464,8 @@ LOGITS: dict[str, Pattern] = {
     "ascending": _sorted(1),
     "descending": _sorted(-1),
     "padding wins": _padding_wins,
+    "negative": _negative,
+    "far from zero": _far_from_zero,
     "denormals": _denormals,
     "huge": _huge,
     "wide range": _wide,

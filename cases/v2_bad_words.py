@@ -153,7 +153,8 @@ def cases() -> Iterator[Case]:
         _pool,
         name="v2.apply_bad_words",
         contract=_contract,
-        limit=55,
+        alone={"layout": (axes.FAR_ROWS,)},
+        limit=56,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases.axes import LOGITS, Stream, Tensor, guarded, lay_out
+from difftest.cases.axes import FAR_ROWS, LOGITS, Stream, Tensor, guarded, lay_out
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Pool, Prepare
 
@@ -95,9 +95,12 @@ def guarded_logits(
 ) -> Tensor:
     """Logits [rows, vocab] as :func:`axes.logits`, between two more rows of their storage.
 
-    For code that writes to logits by token id: an id of -1 or V in the first or last row lands on a guard row.
+    For code that writes to logits by token id: an id of -1 or V in the first or last row lands on a guard row. Rows
+    past 2^31 have none, so that the last of them does begin there.
     """
     values = LOGITS[pattern](s, rows, vocab, dtype)
+    if layout == FAR_ROWS:
+        return lay_out(values, layout)
     guard = torch.full((1, vocab), 7.0, dtype=dtype)
     return lay_out(torch.cat((guard, values, guard)), layout)[1:-1]
 

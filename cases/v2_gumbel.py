@@ -56,6 +56,8 @@ PATTERNS = (
 )
 TEMPERATURES = axes.spreads(0.9, (0.0, 1.0, 1e-6, 100.0, float("inf")), 0.0)
 
+_RANDOM_AND_GREEDY = axes.Spread("0.9 and 0", (0.9, 0.0))
+
 SAMPLE_AXES = {
     "logits": PATTERNS,
     "temperature": TEMPERATURES,
@@ -116,6 +118,17 @@ def sample_cases() -> Iterator[Case]:
         row = {**axes.plain(SAMPLE_AXES), "logits": pattern, "rows": 24, "vocab": 64 + seed, "cache": "a column each"}
         label = f"24 rows, {pattern}"
         yield Case(label, lambda row=row, label=label: _sample_pool(row, axes.stream("v2.gumbel_sample", label)))  # type: ignore[misc]
+    # What the blocks of a row have in common: equal maxima, sums that only float64 tells apart.
+    blocks: axes.Axes = {
+        "logits": ("all equal", "far from zero", "negative", "-inf everywhere", "+inf twice"),
+        "use_fp64": ("default", True),
+    }
+    plain = {**axes.plain(SAMPLE_AXES), "temperature": _RANDOM_AND_GREEDY, "rows": 8, "vocab": 2050}
+    rows = [{**plain, **row} for row in axes.product(blocks)]
+    rows.append({**plain, "layout": axes.FAR_ROWS, "vocab": 50, "rows": 3, "cache": "a column each"})
+    yield from axes.cases_from(
+        SAMPLE_AXES, _sample_pool, name="v2.gumbel_sample", contract=_sample_contract, rows=rows, prefix="blocks: "
+    )
 
 
 def prepare_sample(arm: Arm, pool: Pool) -> Call:
@@ -188,7 +201,8 @@ def temperature_cases() -> Iterator[Case]:
             and row["temperature"].name not in ("nan", "inf")
             and row["logits"] not in axes.UNUSUAL_LOGITS
         ),
-        limit=90,
+        alone={"layout": (axes.FAR_ROWS,)},
+        limit=91,
     )
 
 

@@ -133,7 +133,10 @@ def _contract(row: Row) -> bool:
 
 
 def cases() -> Iterator[Case]:
-    yield from axes.cases_from(AXES, _pool, name="v2.apply_logit_bias", contract=_contract, limit=85)
+    name = "v2.apply_logit_bias"
+    yield from axes.cases_from(AXES, _pool, name=name, contract=_contract, limit=85)
+    far = {**axes.plain(AXES), "layout": axes.FAR_ROWS, "rows": 4}
+    yield from axes.cases_from(AXES, _pool, name=name, rows=[far])
 
 
 def prepare(arm: Arm, pool: Pool) -> Call:

@@ -103,7 +103,8 @@ def token_cases() -> Iterator[Case]:
             and row["logits"] not in axes.UNUSUAL_LOGITS
             and row["id layout"] == "contiguous"
         ),
-        limit=85,
+        alone={"layout": (axes.FAR_ROWS,)},
+        limit=86,
     )
 
 
@@ -147,7 +148,14 @@ def _topk_contract(row: Row) -> bool:
 
 
 def topk_cases() -> Iterator[Case]:
-    yield from axes.cases_from(TOPK_AXES, _topk_pool, name="v2.topk_logprobs", contract=_topk_contract, limit=75)
+    yield from axes.cases_from(
+        TOPK_AXES,
+        _topk_pool,
+        name="v2.topk_logprobs",
+        contract=_topk_contract,
+        limit=76,
+        alone={"layout": (axes.FAR_ROWS,)},
+    )
 
 
 def topk_logits_cases() -> Iterator[Case]:
@@ -248,7 +256,8 @@ def rank_cases() -> Iterator[Case]:
         _rank_pool,
         name="v2.ranks_kernel",
         contract=lambda row: row["ids"] not in ("id V", "-1") and row["logits"] not in axes.UNUSUAL_LOGITS,
-        limit=60,
+        alone={"layout": (axes.FAR_ROWS,)},
+        limit=61,
     )
 
 

@@ -56,6 +56,7 @@ def cases() -> Iterator[Case]:
             and row["layout"] != "transposed"
             and not row["mapping"].startswith("-1")
         ),
+        alone={"layout": (axes.FAR_ROWS,)},
         limit=100,
     )
     yield Case("no tensor of min_p", lambda: {**_pool(axes.plain(on), axes.stream("no min_p")), "min_p": None}, False)

@@ -106,7 +106,10 @@ def _contract(row: Row) -> bool:
 
 
 def cases() -> Iterator[Case]:
-    yield from axes.cases_from(AXES, _pool, name="v2.apply_penalties", contract=_contract, limit=90)
+    name = "v2.apply_penalties"
+    yield from axes.cases_from(AXES, _pool, name=name, contract=_contract, limit=90)
+    far = {**axes.plain(AXES), "layout": axes.FAR_ROWS, "drafts": "full"}
+    yield from axes.cases_from(AXES, _pool, name=name, rows=[far])
 
 
 def _metadata(pool: Pool) -> SimpleNamespace:

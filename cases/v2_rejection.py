@@ -82,11 +82,11 @@ AXES = {
 
 
 def target_logits(pattern: str, rows: int, vocab: int, s: Stream, dtype: torch.dtype, layout: str) -> torch.Tensor:
-    """Logits [rows, vocab] between guard rows in which the last id is likeliest."""
-    plain = "all zero" if pattern == "last id likely" else pattern
-    logits = guarded_logits(plain, rows, vocab, s, dtype, layout)
-    if pattern == "last id likely":
-        logits[:, -1] = 12.0
+    """Logits [rows, vocab] between guard rows; two patterns more: the last, or the first, id is likeliest."""
+    ends = {"last id likely": -1, "first id likely": 0}
+    logits = guarded_logits("all zero" if pattern in ends else pattern, rows, vocab, s, dtype, layout)
+    if pattern in ends:
+        logits[:, ends[pattern]] = 12.0
     made: torch.Tensor = logits
     return made
 
@@ -102,7 +102,7 @@ def draft_tokens(pattern: str, rows: Rows, logits: torch.Tensor, s: Stream) -> t
         first, done = rows.first[request], sum(rows.drafts[:request])
         flat.append(s.integer(0, vocab))
         for step in range(count):
-            place = {"likely": (first + step) % 2, "second likeliest": 1}.get(pattern)
+            place = {"likely": (first + step) % 2, "second likeliest": 1, "unlikeliest": vocab - 1}.get(pattern)
             flat.append(drawn[done + step] if place is None else int(order[first + step, place % vocab]))
     return torch.tensor(flat)
 
@@ -187,7 +187,31 @@ def cases() -> Iterator[Case]:
     name = "v2.rejection_sample"
     many = list(_many(name))
     single = list(axes.cases_from(AXES, step_pool, name=name, contract=contract, limit=62))
-    yield from (*single[:1], *many, *single[1:])
+    together = axes.cases_from(AXES, step_pool, name=name, contract=contract, rows=_together(), prefix="together: ")
+    yield from (*single[:1], *many, *together, *single[1:])
+
+
+def _together() -> Iterator[Row]:
+    """Values that tell only when they meet."""
+    plain = {**axes.plain(AXES), "drafts": (2, 2)}
+    greedy = {**plain, "temperature": AXES["temperature"][5]}
+    for ids in ("-1 first", "-1 everywhere"):
+        yield {**greedy, "draft ids": ids, "logits": "first id likely"}
+        yield {**greedy, "draft ids": ids, "rates": "1"}
+        yield {**plain, "draft ids": ids, "logits": "first id likely", "draft logits": "none"}
+    # A lane beyond the vocabulary that holds 0 is larger than all that is in it.
+    yield {**greedy, "logits": "negative", "draft ids": "likely"}
+    yield {**plain, "logits": "negative", "draft logits": "none", "vocab": 1025}
+    # A draft that neither model can emit.
+    for kept in ("same as target", "sure of the draft", "none"):
+        yield {**plain, "logits": "-inf some", "draft ids": "unlikeliest", "draft logits": kept}
+    # A block of ids of which none is possible, beside one that has some.
+    for temperature in (plain["temperature"], greedy["temperature"]):
+        yield {**plain, "temperature": temperature, "logits": "-inf all but one", "vocab": 8200, "draft logits": "none"}
+    yield {**plain, "draft logits": "narrower", "logits": "last id likely", "draft ids": "id V-1"}
+    # The last row is that of a draft when the request has fewer than the most.
+    for one in (plain, greedy):
+        yield {**one, "drafts": (2, 1), "layout": axes.FAR_ROWS}
 
 
 def prepare(arm: Arm, pool: Pool) -> Call:
@@ -259,6 +283,9 @@ def scores_cases() -> Iterator[Case]:
 
     yield from _many(name, **{"draft ids": "random"})
     yield from axes.cases_from(chosen, build, name=name, contract=lambda row: contract({**rest, **row}), limit=30)
+    narrow = {**axes.plain(chosen), "drafts": (2, 2), "draft logits": "narrower"}
+    rows = [narrow, {**narrow, "temperature": AXES["temperature"][6]}]
+    yield from axes.cases_from(chosen, build, name=name, rows=rows, prefix="narrow: ")
 
 
 def block_cases() -> Iterator[Case]:
@@ -268,9 +295,12 @@ def block_cases() -> Iterator[Case]:
     def build(row: Row, s: Stream) -> Pool:
         return {**step_pool({**rest, **row}, s), "use_block_verification": True}
 
-    yield from axes.cases_from(
-        chosen, build, name="v2.rejection_block", contract=lambda row: contract({**rest, **row}), limit=48
-    )
+    name = "v2.rejection_block"
+    yield from axes.cases_from(chosen, build, name=name, contract=lambda row: contract({**rest, **row}), limit=48)
+    # A placeholder in the second place ends the block before it.
+    ends: axes.Axes = {"draft ids": ("-1 middle", "-1 first"), "draft logits": ("noisy", "none")}
+    rows = [{**axes.plain(chosen), "drafts": (2, 2), **row} for row in axes.product(ends)]
+    yield from axes.cases_from(chosen, build, name=name, rows=rows, prefix="ends: ")
 
 
 # -- the older samplers --------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from difftest.cases import axes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, guarded_logits, launch, rows_of, strides, takes
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
 WORKER = f"{GPU}.structured_outputs:StructuredOutputsWorker"
@@ -27,12 +28,12 @@ AXES = {
     "logits": ("random", "-inf some", "+inf once", "NaN at the end", "-0.0"),
     "dtype": tuple(FLOATS),
     "layout": ("contiguous", "padded rows", "sliced columns", "every other row"),
-    "mask width": ("of the vocabulary", "wider"),
+    "mask width": ("of the vocabulary", "wider", "narrower"),
 }
 
 
-def _mask(bits: str, rows: int, vocab: int, wider: bool, s: Stream) -> np.ndarray[Any, Any]:
-    words = -(-vocab // 32) + (1 if wider else 0)
+def _mask(bits: str, rows: int, vocab: int, width: str, s: Stream) -> np.ndarray[Any, Any]:
+    words = max(1, -(-vocab // 32) + {"wider": 1, "narrower": -1}.get(width, 0))
     mask: np.ndarray[Any, Any] = s.integers(1 - (1 << 30), 1 << 30, (rows, words)).int().numpy() * np.int32(2)
     if bits == "all set":
         mask[:] = -1
@@ -63,13 +64,14 @@ def _pool(row: Row, s: Stream) -> Pool:
         **rows.pool(),
         "req_ids": names,
         "grammar_req_ids": chosen,
-        "grammar_bitmask": _mask(row["bits"], masks, row["vocab"], row["mask width"] == "wider", s),
+        "grammar_bitmask": _mask(row["bits"], masks, row["vocab"], row["mask width"], s),
         "most_drafts": 3,
     }
 
 
 def _contract(row: Row) -> bool:
-    return row["logits"] not in axes.UNUSUAL_LOGITS and row["bits"] not in ("none set", "only past V")
+    usual = row["logits"] not in axes.UNUSUAL_LOGITS and row["mask width"] != "narrower"
+    return usual and row["bits"] not in ("none set", "only past V")
 
 
 def cases() -> Iterator[Case]:
@@ -117,15 +119,17 @@ KERNEL_AXES = {
     "dtype": tuple(FLOATS),
     "layout": AXES["layout"],
     "mask width": AXES["mask width"],
-    "rows": ("every second", "all", "reversed"),
+    "rows": ("every second", "all", "reversed", "with places past the drafts"),
 }
 
 
 def _kernel_pool(row: Row, s: Stream) -> Pool:
     rows = rows_of(row["drafts"])
     keys = [(request, place) for request, drafts in enumerate(rows.drafts) for place in range(drafts + 1)]
-    keys = {"every second": keys[::2], "all": keys, "reversed": keys[::-1]}[row["rows"]]
-    mask = _mask(row["bits"], len(keys), row["vocab"], row["mask width"] == "wider", s)
+    beyond = [(request, place) for request, drafts in enumerate(rows.drafts) for place in range(drafts + 2)]
+    chosen = {"every second": keys[::2], "all": keys, "reversed": keys[::-1], "with places past the drafts": beyond}
+    keys = chosen[row["rows"]]
+    mask = _mask(row["bits"], len(keys), row["vocab"], row["mask width"], s)
     return {
         "logits": guarded_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
         "cu_num_logits": rows.pool()["cu_num_logits"],
@@ -146,6 +150,8 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
     logits, mask, first = pool["logits"], pool["bitmask"], pool["cu_num_logits"].tolist()
     names = takes(kernel)
     stride = 4
+    if "MASK_STRIDE" not in names and any(first[at] + place >= first[at + 1] for at, place in pool["keys"]):
+        raise ApiChange("this version's kernel names rows by their index, so none is past a request's drafts")
     rows = [first[request] + place for request, place in pool["keys"]]
     keyed = [request * stride + place for request, place in pool["keys"]]
     values: dict[str, Any] = {
