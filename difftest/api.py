@@ -76,7 +76,7 @@ class RunOptions:
         expect: manifest of expected differences (:mod:`difftest.expect`).
         explain: look for the cause of what differs, in at most :data:`EXPLAIN_SECONDS` in all.
         out: folder for what is found: the differing cases, made small, each with a script that shows the difference.
-        shrink: seconds for making one target's differing cases small.
+        shrink: seconds for making one differing case small; at most three of a target are.
         command: the command line, for the report.
     """
 

@@ -42,7 +42,7 @@ class Request:
 
     Attributes:
         out: folder for what is found.
-        seconds: for one target.
+        seconds: for one case.
         repo: git repository of the revisions, None when there is none.
         options: `device`, `host`, `exceptions`, `seed`, `cases_from` of the run, for the reproducer.
         environment: of the run.
@@ -82,7 +82,7 @@ def reduce_found(
                 "kind": mismatch["kind"],
                 "leaf": mismatch["leaf"],
                 "position": position(mismatch),
-                "seconds": request.seconds / len(chosen),
+                "seconds": request.seconds,
                 "folder": str(home / f"reduce-{number}"),
             }
             # A call that hangs ends the candidate: waiting for it as long as a run does would use up the time.

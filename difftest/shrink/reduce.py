@@ -69,7 +69,7 @@ class Reducer:
     def run(self) -> Pool:
         """The smallest pool found; ends when no pass gets further or the time is over."""
         passes = (
-            self._layouts, self._requests, self._features, self._drafts, self._sizes, self._lists, self._dtypes,
+            self._layouts, self._requests, self._drafts, self._sizes, self._features, self._lists, self._dtypes,
             self._values, self._elements,
         )  # fmt: skip
         try:
@@ -134,7 +134,7 @@ class Reducer:
     def _requests(self) -> None:
         variants = [Cut((FIRST,)), Cut((FIRST,), remap=False), Cut((FIRST, LATER, INNER))]
         variants += [Cut((FIRST,), scalars=False), Cut((FIRST,), ragged=False, remap=False)]
-        for size, _ in Sizes(self.pool).lengths(FIRST)[:4]:
+        for size in Sizes(self.pool).by_request()[:4]:
             self._cut(size, variants)
 
     def _sizes(self) -> None:
@@ -153,6 +153,7 @@ class Reducer:
         if prefixes:
             first = [list(range(n)) for n in SMALL if n < size] + first
             first += [[0, h] for h in dict.fromkeys(hints) if h]
+        first[1:1] = start.used(size)[:3]
         half = size // 2
         first += [list(range(half)), list(range(half, size))]
         for number, how in enumerate(variants):

@@ -87,6 +87,22 @@ class Sizes:
             found.update({n: 1 for n in found if n > max(keys) >= 0})
         return sorted(((n, count) for n, count in found.items() if n > 1), key=lambda item: (-item[1], -item[0]))
 
+    def by_request(self) -> list[int]:
+        """Lengths of first axes of which a few are tried, likely numbers of requests first: what counts are given for,
+        then what is most frequent."""
+        counted = {len(ragged.counts) for ragged in self.ragged}
+        return sorted((n for n, _ in self.lengths(FIRST)), key=lambda n: n not in counted)
+
+    def used(self, size: int) -> list[list[int]]:
+        """Positions of a size that one leaf of indices points to, where they are fewer, those of fewest first."""
+        found = []
+        for path, (least, most) in self._below.items():
+            if 0 <= least and most < size and path not in self._structure:
+                values = _every_integer(self.nodes[path])
+                if values is not None and len(chosen := np.unique(values)) < size:
+                    found.append(tuple(chosen.tolist()))
+        return [list(chosen) for chosen in sorted(set(found), key=lambda c: (len(c), c))]
+
     def cut(self, size: int, keep: Sequence[int], how: Cut) -> Pool:
         """The pool with only some positions of a size."""
         index: Indices = np.asarray(keep, np.int64)
