@@ -57,7 +57,12 @@ def cli() -> None:
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for reduced cases, reproducers.")
 @click.option(
-    "--shrink", type=float, default=10.0, show_default=True, metavar="SECONDS", help="With --out, time for a case, of at most 3 a target."
+    "--shrink",
+    type=float,
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --out, time for a case, of at most 3 a target.",
 )
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
 @click.option("--lines", is_flag=True, help="Say which lines of each target's code no case executes. Slower.")

@@ -111,17 +111,15 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
             reduced.append(Reduced(unit.task["case"], unit.task["kind"], unit.task["leaf"], reason=record["reason"]))
             continue
         arm = item.unit.arms[1]
-        place = Path(_file_name(item.result.name + ("" if arm == "head" else f"-{arm}"))) / _file_name(
-            unit.task["case"]
-        )
+        folder = request.out.resolve() / _file_name(item.result.name + ("" if arm == "head" else f"-{arm}"))
         # two groups may be found in one case
-        taken = sum(other.path.startswith(f"{place}/") or other.path == str(place) for other in reduced)
-        place = place.with_name(f"{place.name}-{taken + 1}") if taken else place
+        taken = sum(other.path != "" and other.original == unit.task["case"] for other in reduced)
+        place = folder / (_file_name(unit.task["case"]) + (f"-{taken + 1}" if taken else ""))
         text = {
             "record": record, "target": item.result.name, "base": item.base, "head": item.head, "code": code,
             "options": request.options, "environment": request.environment, "repo": request.repo,
         }  # fmt: skip
-        write_folder(request.out / place, Path(unit.task["folder"]), text)
+        write_folder(place, Path(unit.task["folder"]), text)
         reduced.append(
             Reduced(
                 original=unit.task["case"],

@@ -77,6 +77,7 @@ class Sizes:
         self.dicts = {p: v for p, v in self.nodes.items() if type(v) is dict and v and all(type(k) is int for k in v)}
         self.ragged = self._find_ragged()
         self._structure = {path for ragged in self.ragged for path, _ in ragged.leaves}
+        self.grids = self._find_grids()
         self._below = self._index_leaves()
 
     def lengths(self, *roles: str) -> list[tuple[int, int]]:
@@ -89,9 +90,10 @@ class Sizes:
 
     def by_request(self) -> list[int]:
         """Lengths of first axes of which a few are tried, likely numbers of requests first: what counts are given for,
-        then what is most frequent."""
+        then what is most frequent, and last the lengths of what is flat in another leaf."""
         counted = {len(ragged.counts) for ragged in self.ragged}
-        return sorted((n for n, _ in self.lengths(FIRST)), key=lambda n: n not in counted)
+        flat = {rows * columns for rows, columns in self.grids}
+        return sorted((n for n, _ in self.lengths(FIRST)), key=lambda n: (n not in counted, n in flat))
 
     def used(self, size: int) -> list[list[int]]:
         """Positions of a size that one leaf of indices points to, where they are fewer, those of fewest first."""
@@ -117,6 +119,7 @@ class Sizes:
             for ragged in self.ragged:
                 if len(ragged.counts) == size:
                     self._cut_ragged(ragged, index, [ragged.counts[i] for i in index], change, done, totals)
+        self._cut_grids(size, index, how, change, done, totals)
         for axis in self.axes:
             if axis.role not in how.roles or (axis.path, axis.axis) in done:
                 continue
@@ -203,6 +206,12 @@ class Sizes:
             ragged.flats.extend(flats)
         return [ragged for ragged in found.values() if ragged.flats]
 
+    def _find_grids(self) -> list[tuple[int, int]]:
+        """(rows, columns) of leaves whose positions are the rows of other leaves, one after the other."""
+        lengths = {a.length for a in self.axes if a.role == FIRST}
+        shapes = [value.shape[:2] for value in self.nodes.values() if is_array(value) and value.ndim > 1]
+        return sorted({(a, b) for a, b in shapes if a > 1 and b > 1 and a * b in lengths})
+
     def _index_leaves(self) -> dict[Path, tuple[int, int]]:
         """Integer leaves with the least and the largest value of what stands in their place in all items of a list."""
         ranges: dict[Path, tuple[int, int]] = {}
@@ -226,6 +235,30 @@ class Sizes:
             and str(value.dtype).removeprefix("torch.") == "int32"
             and axis.axis == value.ndim - 1
         )
+
+    def _cut_grids(
+        self,
+        size: int,
+        index: Indices,
+        how: Cut,
+        change: Callable[..., None],
+        done: set[tuple[Path, int]],
+        totals: dict[int, int],
+    ) -> None:
+        """The rows of what is flat follow rows and columns."""
+        for rows, columns in self.grids:
+            if rows * columns == size or rows * columns in totals:
+                continue
+            down: Indices = index if rows == size and FIRST in how.roles else np.arange(rows)
+            across: Indices = index if columns == size and LATER in how.roles else np.arange(columns)
+            if down is not index and across is not index:
+                continue
+            flat: Indices = (down[:, None] * columns + across).reshape(-1)
+            for axis in self.axes:
+                if axis.role == FIRST and axis.length == rows * columns and (axis.path, axis.axis) not in done:
+                    change(axis.path, _selecting(axis.axis, flat))
+                    done.add((axis.path, axis.axis))
+            totals[rows * columns] = len(flat)
 
     def _cut_ragged(
         self,

@@ -57,7 +57,7 @@ def figures(targets: Iterable[TargetResult], out: Path) -> tuple[list[str], list
                 short.append(f"{words}: {item.reason}")
             elif not is_small(item):
                 short.append(f"{words}: {item.bytes} bytes, {item.requests} requests, axis {item.largest_axis}")
-            elif not reproduces(out / item.path, item.leaf):
+            elif not reproduces(Path(item.path), item.leaf):
                 short.append(f"{words}: reproduce.py does not show it")
     return short, seconds
 

@@ -165,3 +165,33 @@ def test_one_of_each_group_is_reduced_those_inside_the_contract_first() -> None:
     found = groups([*rows, mismatch("raised", "exception", False), mismatch("logits", index=(2, 7)), *rows])
     assert [item["leaf"] for item in found] == ["return[0]", "logits", "raised"]
     assert position(mismatch("return[1][5]", index=(2, 7))) == [5, 1, 2, 7]
+
+
+def test_rows_that_are_the_positions_of_a_batch_follow_it() -> None:
+    ids = torch.tensor([[-1, -1, -1], [0, 7, 8], [4, -1, -1]], dtype=torch.int32)
+    pool = {"ids": ids, "scores": torch.arange(1.0, 10.0)[:, None], "ranks": torch.arange(20, 29)}
+
+    def wrong(p: Pool) -> bool:
+        if p["ids"] is None or p["scores"] is None or len(p["scores"]) != p["ids"].numel():
+            return False
+        valid = p["ids"].flatten() != -1
+        return not torch.equal(p["scores"][valid], p["scores"][: int(valid.sum())])
+
+    found = Reducer(pool, wrong).run()
+    assert found["ids"].flatten().tolist() == [-1, 0]
+    assert found["scores"].shape == (2, 1)
+
+
+def test_what_indices_point_to_is_kept_first() -> None:
+    logits = torch.arange(240.0).reshape(24, 10)
+    pool = {"slots": torch.tensor([17, 5]), "logits": logits, "seeds": torch.arange(24) * 3 + 1}
+    tried = []
+
+    def wrong(p: Pool) -> bool:
+        if p["seeds"] is None or p["slots"] is None:
+            return False
+        tried.append(len(p["seeds"]))
+        return [int(p["seeds"][i]) for i in p["slots"]] in ([52, 16], [16], [52])
+
+    Reducer(pool, wrong).run()
+    assert tried.index(2) <= 4
