@@ -208,7 +208,7 @@ class Reduced:
         bytes, requests, largest_axis: before and after.
         executed: candidates executed.
         seconds: time that it took.
-        path: its folder, absolute, with `case.safetensors` and `reproduce.py`; it is below the folder given with `--out`.
+        path: its folder as a whole path, with `case.safetensors` and `reproduce.py`.
     """
 
     original: str

@@ -99,7 +99,7 @@ class Sizes:
         """Positions of a size that one leaf of indices points to, where they are fewer, those of fewest first."""
         found = []
         for path, (least, most) in self._below.items():
-            if 0 <= least and most < size and path not in self._structure:
+            if least >= 0 and most < size and path not in self._structure:
                 values = _every_integer(self.nodes[path])
                 if values is not None and len(chosen := np.unique(values)) < size:
                     found.append(tuple(chosen.tolist()))
