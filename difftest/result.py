@@ -270,7 +270,8 @@ class TargetResult:
         traced: how many cases were run once more to see which changed lines they run: `differing`, `identical`.
         fixed_noise: what came of running both arms on the same noise; empty when it was not tried. Keys: `likeness`,
             `cases`, `equal` (cases), `noises` (per case), `base_draws` and `head_draws` (per source, numbers drawn in
-            one call), `samples` and `samples_apart` (emitted tokens on the sampling pool), `said` (in words).
+            one call), `samples` and `samples_apart` (emitted tokens on the sampling pool), `said` (in words). When
+            only the states in which generators are left differ: `base_draws`, `head_draws` and `said` alone.
         distribution: what came of sampling many times; empty when it was not tried. Keys: `likeness`, `samples` (per
             arm), `vocabulary`, `smallest_effect` (total variation seen with 80 % power), `tests` (`name`, `statistic`,
             `freedom`, `p`, `adjusted`), `said` (in words).

@@ -204,3 +204,33 @@ def test_code_that_draws_nothing_is_not_tried(tmp_path: Path) -> None:
     base = ACCEPT.replace("torch.rand(len(p)) < p", "p > 0.3")
     found = run(tmp_path, base, base.replace("0.3", "0.6"), ACCEPT_CASES)
     assert (found.fixed_noise, found.distribution, classes(found)) == ({}, {}, {"different"})
+
+
+def test_what_is_drawn_is_named_when_only_the_generators_states_differ(tmp_path: Path) -> None:
+    """The tokens are the same whatever is drawn; exponential noise in base, seeds of other noise in head."""
+    base = """
+import torch
+
+
+def sample(probs, generators):
+    noise = torch.empty_like(probs).exponential_()
+    for i, generator in generators.items():
+        noise[i].exponential_(generator=generator)
+    return (probs + 0 * noise).argmax(-1)
+"""
+    head = """
+import torch
+
+
+def sample(probs, generators):
+    seeds = torch.randint(0, 2**31, (len(probs),))
+    for i, generator in generators.items():
+        seeds[i].random_(generator=generator)
+    return (probs + 0 * seeds[:, None]).argmax(-1)
+"""
+    found = run(tmp_path, base, head)
+    assert set(found.kinds) == {"rng"}
+    assert {source.partition(",")[0] for source in found.fixed_noise["base_draws"]} == {"exponential float32"}
+    assert {source.partition(",")[0] for source in found.fixed_noise["head_draws"]} == {"integer int64"}
+    assert "base draws " in found.fixed_noise["said"] and "head draws " in found.fixed_noise["said"]
+    assert "likeness" not in found.fixed_noise

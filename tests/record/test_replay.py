@@ -301,3 +301,8 @@ def test_another_release_differs_and_it_is_said_how() -> None:
     assert (result.verdict, target.kinds.get("rng", 0) > 0) == ("different", True)
     assert target.recorded["rank-0"]["not_as_recorded"] > 0
     assert {"sampling_metadata.generators[0]", "rng.torch"} <= {item.leaf for item in target.mismatches}
+    drawn = [{source.partition(",")[0] for source in target.fixed_noise[f"{arm}_draws"]} for arm in ("base", "head")]
+    assert drawn == [{"exponential float32"}, {"integer int64"}]
+    base, head = target.fixed_noise["said"].split("; ")[-2:]
+    assert base.startswith("base draws ") and "gumbel" not in base
+    assert head.startswith("head draws ") and "fused_gumbel_argmax" in head
