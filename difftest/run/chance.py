@@ -330,7 +330,7 @@ class Chance:
         return "; ".join([*said, *self._draws_said()])
 
     def _draws_said(self) -> list[str]:
-        """What each arm draws in one call, and the compiled operators that it alone calls: they may make noise of seeds.
+        """What each arm draws in one call, and compiled operators that it alone calls: they may make noise of seeds.
 
         `base draws 96 exponential float32, the default generator`
         """
