@@ -10,7 +10,7 @@ from difftest.call.outcome import NotCalled
 from difftest.compare.outcomes import Difference
 from difftest.result import Kind
 from difftest.run.protocol import BASE, HEAD
-from difftest.target import Pool, Target
+from difftest.target import Pool, Relation, Target
 
 Live = tuple[Pool, Any] | None
 """An arm's pool after a call and the return value; None when there was no return."""
@@ -21,14 +21,16 @@ class RelationChecks:
 
     Args:
         call: runs the target in an arm on a pool and gives the outcome and the live values.
+        always: check every relation on every case, though each costs a call in each arm.
 
     Attributes:
         counts: per name, `checked` and in how many cases each arm breaks it.
     """
 
-    def __init__(self, target: Target, call: Callable[[int, Pool], tuple[Any, Live]]) -> None:
+    def __init__(self, target: Target, call: Callable[[int, Pool], tuple[Any, Live]], always: bool = False) -> None:
         self.target = target
         self.call = call
+        self.always = always
         self.counts: dict[str, Counter[str]] = {}
         self._checked: Counter[str] = Counter()
         self._resting: Counter[str] = Counter()
@@ -45,10 +47,7 @@ class RelationChecks:
             said = [None if one is None else _safely(invariant.broken, pool, *one) for one in live]
             found += self._judge(invariant.name, [one is not None for one in live], said)
         for relation in self.target.relations:
-            if self._checked[relation.name] >= relation.limit or live[BASE] is None or live[HEAD] is None:
-                continue
-            self._resting[relation.name] -= 1
-            if self._resting[relation.name] > 0:
+            if live[BASE] is None or live[HEAD] is None or not (self.always or self._due(relation)):
                 continue
             other = relation.other(pool)
             if other is None:
@@ -71,6 +70,10 @@ class RelationChecks:
                     said.append(_safely(relation.broken, *first, *after))
             found += self._judge(relation.name, measured, said)
         return found
+
+    def _due(self, relation: Relation) -> bool:
+        self._resting[relation.name] -= 1
+        return self._checked[relation.name] < relation.limit and self._resting[relation.name] <= 0
 
     def _judge(self, name: str, measured: list[bool], said: list[str | None]) -> list[Difference]:
         if not any(measured):

@@ -22,7 +22,7 @@ from difftest.errors import DifftestError, UsageError
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
 from difftest.run.protocol import BASE, HEAD
-from difftest.run.relations import Live
+from difftest.run.relations import Live, RelationChecks
 from difftest.run.unit import UnitRun
 from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
 from difftest.shrink.tree import copied, largest_axis, pool_bytes
@@ -64,8 +64,8 @@ class ShrinkRun(UnitRun):
         except UsageError as error:  # lazily reserved memory, or a value that is no bytes
             self.report(pool, str(error))
             return
-        if self.task["kind"] != Kind.INVARIANT:
-            self.checks = None
+        wanted = self.checks is not None and self.task["kind"] == Kind.INVARIANT
+        self.checks = RelationChecks(self.target, self.related, always=True) if wanted else None
         if not self.accepts(pool):
             self.report(pool, "the case does not differ in the same way when it is run alone")
             return

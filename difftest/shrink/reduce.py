@@ -68,19 +68,25 @@ class Reducer:
 
     def run(self) -> Pool:
         """The smallest pool found; ends when no pass gets further or the time is over."""
-        passes = (
-            self._layouts, self._requests, self._drafts, self._sizes, self._features, self._lists, self._dtypes,
-            self._values, self._elements,
-        )  # fmt: skip
+        shape = (self._layouts, self._requests, self._drafts, self._sizes, self._features, self._lists)
+        values = (self._dtypes, self._values, self._elements)
         try:
             before = -1
             while self._accepted > before:
                 before = self._accepted
-                for each in passes:
+                self._repeated(shape)  # first: what is simpler may no longer differ when it is cut
+                for each in values:
                     each()
         except OutOfTimeError:
             pass
         return self.pool
+
+    def _repeated(self, passes: Sequence[Callable[[], None]]) -> None:
+        before = -1
+        while self._accepted > before:
+            before = self._accepted
+            for each in passes:
+                each()
 
     # -- trying ---------------------------------------------------------------------------------------------------
 

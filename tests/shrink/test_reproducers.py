@@ -17,7 +17,7 @@ from difftest.result import Reduced, RunResult
 
 CASES = """
 import torch
-from difftest.target import Case, Target
+from difftest.target import Case, Relation, Target
 
 
 def cases():
@@ -49,7 +49,16 @@ def drawn():
     return st.integers(3, 60).map(case)
 
 
+def turned(pool):
+    return {**pool, "values": pool["values"].flip(0)} if len(pool["values"]) > 1 else None
+
+
+def alike(pool, result, other_pool, other_result):
+    return None if torch.equal(result.flip(0), other_result) else "not the same rows"
+
+
 TARGETS = (
+    Target("user.turned", ("pack.scaled:twice",), cases, relations=(Relation("turned", turned, alike, every=20),)),
     Target("user.drawn", ("pack.scaled:scaled",), list, fuzz=drawn),
     Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=2.0),
     Target("user.reserved", ("pack.scaled:twice",), reserved),
@@ -145,6 +154,26 @@ def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult
     reserved, looked = api.run(request).targets
     assert "reserves more memory than a case file may hold" in reserved.reduced[0].reason
     assert (looked.reduced[0].reason, looked.reduced[0].requests) == ("", (5, 1))  # though its oracle fails on it
+
+
+def test_a_relation_is_checked_on_every_candidate(found: tuple[RunResult, Path], tmp_path: Path) -> None:
+    folder = found[1].parent
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    added = "* 2 + (values[:, :1] * 0).cumsum(0).add(1).cumsum(0)"
+    (tmp_path / "pack" / "scaled.py").write_text(BASE.replace("* 2", added))
+    request = api.RunOptions(
+        base=str(folder / "base"),
+        heads=(str(tmp_path),),
+        targets=("user.turned",),
+        cases_from=(folder / "cases.py",),
+        out=tmp_path / "out",
+        explain=False,
+        jobs=1,
+    )
+    (target,) = api.run(request).targets
+    (record,) = [item for item in target.reduced if item.kind == "invariant"]
+    assert (record.requests, record.largest_axis) == ((40, 2), (50, 2))
 
 
 def test_a_case_that_a_fuzz_drew_is_reduced_from_its_bytes(
