@@ -55,7 +55,7 @@ HAZARDS = frozenset(
 )
 """Those that concern what a sampler is given."""
 
-TOTAL = 220
+TOTAL = 219
 
 QUICK = (
     "v1.apply_grammar_bitmask",
