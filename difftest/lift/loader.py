@@ -76,10 +76,12 @@ class LazyMethod:
         """Its definitions, as they are written."""
         return self.loader._methods[self.number][2]
 
-    def lift(self, kind: type) -> Any:
+    def lift(self, kind: type, instance: object = None) -> Any:
         """The method itself, now also in its class."""
         if self.lifted is None:
-            places = ((cls, name) for cls in kind.__mro__ for name, value in vars(cls).items() if value is self)
+            # `inspect` binds what it found in a class to that class, as if it were an instance.
+            lines = (*kind.__mro__, *(type.mro(instance) if issubclass(type(instance), type) else ()))  # type: ignore[arg-type]
+            places = ((cls, name) for cls in lines for name, value in vars(cls).items() if value is self)
             self.lifted = next(places, None)
             if self.lifted is None:
                 raise AttributeError(f"method {self.syntax[0].name} was looked up in {kind.__name__}, which lacks it")
@@ -91,7 +93,7 @@ class LazyMethod:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         kind = owner if owner is not None else type(instance)
-        found = self.lift(kind)
+        found = self.lift(kind, instance)
         bind = getattr(type(found), "__get__", None)
         return found if bind is None else bind(found, instance, owner)
 

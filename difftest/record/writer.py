@@ -93,6 +93,7 @@ class Writer:
         self._known: dict[bytes, dict[str, Any]] = {}
         self._known_bytes = 0
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._relaxed = False
         rank, world_size = _rank()
         folder = _own_folder(out, rank)
         self._file = (folder / "manifest.jsonl").open("xb", buffering=0)
@@ -118,6 +119,9 @@ class Writer:
         record, parts = item.record, {}
         if record["record"] in ("begin", "end"):
             if item.ready is not None:
+                if not self._relaxed:
+                    self._relaxed = True
+                    relax_graph_capture()
                 item.ready.synchronize()
             packs: dict[int, Any] = {}
             storages = [self._memory(memory, packs) for memory in item.memory]
@@ -336,3 +340,18 @@ def environment() -> dict[str, Any]:
         with contextlib.suppress(OSError):
             found["driver"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     return found
+
+
+def relax_graph_capture() -> None:
+    """Let this thread wait for a device and copy from it while another thread captures a CUDA graph.
+
+    In the default mode, such calls of any thread end the capture with an error. That is
+    `cuThreadExchangeStreamCaptureMode` of the CUDA driver, with CU_STREAM_CAPTURE_MODE_RELAXED.
+
+    Raises:
+        OSError: there is no driver library.
+    """
+    relaxed = ctypes.c_int(2)
+    status = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
+    if status:
+        raise RuntimeError(f"cuThreadExchangeStreamCaptureMode: error {status} of the CUDA driver")

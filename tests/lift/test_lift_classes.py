@@ -299,3 +299,15 @@ def test_whether_a_tree_has_a_symbol(tmp_path: Path, symbol: str, there: bool) -
     assert arm.has(f"pkg.{symbol}") is there
     if there and symbol not in ("m:A.x",):
         assert arm.get(f"pkg.{symbol}") is not None
+
+
+def test_a_method_is_found_when_inspect_binds_it_to_its_class_and_when_somebody_kept_what_stood_for_it(
+    tmp_path: Path,
+) -> None:
+    text = "class A:\n    def __init__(self, v=3): self.v = v\n    def m(self): return self.v\n"
+    kind = get(tmp_path, {"pkg/__init__.py": "", "pkg/m.py": text}, "pkg.m:A")
+    waiting = inspect.getattr_static(kind, "__init__")
+    assert waiting.__get__(kind, type(kind)).__func__ is kind.__init__  # as Python 3.12's inspect.signature does
+    kept = inspect.getattr_static(kind, "m")
+    assert kind(5).m() == 5
+    assert kept.__get__(kind(6), kind)() == 6
