@@ -21,6 +21,8 @@ from typing import Any
 VOCABULARY = 96
 PROMPT_TOKENS = 12
 DRAFT_TOKENS = 3
+TEMPERATURES = (0.7, 0.3, 0.0, 1.0)
+"""Of the four requests."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def run_engine(recording: Recording, models: Path, rounds: int = 1) -> None:
     for turn in range(rounds):
         parameters = [
             SamplingParams(
-                temperature=(0.7, 0.3, 0.0, 1.0)[row],
+                temperature=TEMPERATURES[row],
                 # Never top-k without top-p: with no drafts in a batch, 0.32.0 then fails on a CPU.
                 top_k=(20, 12, 0, 24)[row] or -1,
                 top_p=(0.95, 0.9, 1.0, 0.97)[row],
