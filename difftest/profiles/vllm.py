@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from difftest.lift.standins import StandIn
 
@@ -56,6 +56,19 @@ def logger() -> Mapping[str, Any]:
     return {"init_logger": _Logger}
 
 
+class Capability(NamedTuple):
+    """A CUDA device's compute capability."""
+
+    major: int
+    minor: int
+
+    def as_version_str(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    def to_int(self) -> int:
+        return 10 * self.major + self.minor
+
+
 class Platform:
     """The platform object; every `is_...` question that is not answered here is answered with False."""
 
@@ -84,7 +97,7 @@ class Platform:
             return None
         import torch
 
-        return torch.cuda.get_device_capability(device_id)
+        return Capability(*torch.cuda.get_device_capability(device_id))
 
     def has_device_capability(self, capability: int | tuple[int, int], device_id: int = 0) -> bool:
         have = self.get_device_capability(device_id)
