@@ -901,6 +901,12 @@ def _index(values: Sequence[Any], value: Any) -> int:
     return next(i for i, known in enumerate(values) if known is value)
 
 
+def sized(row: Row, batch: int, drafts: int) -> tuple[int, int]:
+    """The batch and the most drafts of a request: those of the cases, or of a timing shape (`row["size"]`)."""
+    size = row.get("size")
+    return (batch, drafts) if size is None else (size.batch, size.drafts)
+
+
 def text(value: object) -> str:
     """A value of an axis as labels show it."""
     if value is None or isinstance(value, bool):
@@ -942,12 +948,6 @@ def cases_from(
         rows: take these rows instead, in this order.
         prefix: begins each label.
     """
-    if rows is None:
-        single = extremes(axes)
-        rows = single + [{**single[0], axis: v} for axis, values in (alone or {}).items() for v in values]
-        rows += pairwise(axes, single)
-        for turn in range(1, covers):
-            rows += pairwise(axes, rows[:1], turn)
     family = Family(
         name,
         axes,
@@ -957,7 +957,7 @@ def cases_from(
     )
     made = 0
     labels: set[str] = set()
-    for row in rows:
+    for row in _ordered(axes, covers, alone or {}) if rows is None else rows:
         if allowed is not None and not allowed(row):
             continue
         if limit is not None and made >= limit:
@@ -974,6 +974,16 @@ def cases_from(
             axes={axis: text(value) for axis, value in row.items()},
             family=family,
         )
+
+
+def _ordered(axes: Axes, covers: int, alone: Axes) -> Iterator[Row]:
+    """The rows of :func:`cases_from`; pairs take long to find, and are sought when they are asked for."""
+    single = extremes(axes)
+    yield from single
+    yield from ({**single[0], axis: value} for axis, values in alone.items() for value in values)
+    yield from pairwise(axes, single)
+    for turn in range(1, covers):
+        yield from pairwise(axes, single[:1], turn)
 
 
 @dataclass(frozen=True)

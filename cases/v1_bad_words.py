@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.target import Case, Pool, Target
 
 _MODULE = "vllm.v1.sample.ops.bad_words:"
@@ -140,7 +140,7 @@ def _build(row: axes.Row, s: axes.Stream) -> Pool:
 def _build_drafts(row: axes.Row, s: axes.Stream) -> Pool:
     """Logits and histories by draft row; each word ends `split` tokens into the drafts of its request."""
     batch, vocab = row["batch"], row["vocab"]
-    counts = axes.draft_counts(row["drafts"], batch)
+    counts = axes.draft_counts(row["drafts"], *axes.sized(row, batch, 3))
     drafts = axes.draft_ids(row["draft ids"], counts, vocab, s).tolist()
     committed = [s.integers(0, vocab, (max(0, row["history"] - i % 2),)).tolist() for i in range(batch)]
     past: list[list[int]] = []
@@ -204,6 +204,7 @@ TARGETS = (
             *relations.of_rows(("logits", "bad_words_token_ids", "past_tokens_ids"), ("logits",)),
             relations.relaid("logits", ("logits",)),
         ),
+        shapes=shapes.of_cases(_cases, "vocabulary"),
     ),
     Target(
         name="v1.bad_words_with_drafts",
@@ -212,10 +213,12 @@ TARGETS = (
         rows=("logits",),
         invariants=(relations.filters("logits"),),
         relations=(relations.relaid("logits", ("logits",)),),
+        shapes=shapes.of_cases(_draft_cases, "vocabulary", "drafts"),
     ),
     Target(
         name="v1.bad_words_of_one_request",
         symbols=(f"{_MODULE}_apply_bad_words_single_batch",),
         cases=_single_cases,
+        shapes=shapes.of_cases(_single_cases, "vocabulary", batches=(1,)),
     ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -62,18 +62,19 @@ def _bits(pattern: str, rows: int, words: int, vocabulary: int, s: Stream) -> np
 
 
 def _pool(row: Row, s: Stream) -> Pool:
-    counts = [0] * 4 if row["drafts"] == "none" else axes.draft_counts(row["drafts"], 4, 2)
+    batch, most = axes.sized(row, 4, 2)
+    counts = [0] * batch if row["drafts"] == "none" else axes.draft_counts(row["drafts"], batch, most)
     vocabulary, words = row["sizes"]
-    names = [f"request-{index}" for index in range(4)]
+    names = [f"request-{index}" for index in range(batch)]
     spec = {
         name: s.integers(0, vocabulary, (count,)).tolist() for name, count in zip(names, counts, strict=True) if count
     }
-    structured = [f"request-{index}" for index in _STRUCTURED[row["structured"]]]
+    structured = names if "size" in row else [f"request-{index}" for index in _STRUCTURED[row["structured"]]]
     rows = sum(1 + len(spec.get(name, ())) for name in structured)
     return {
         "logits": axes.logits(
             row["logits"],
-            sum(counts) + 4 + row["rows beyond"],
+            sum(counts) + batch + row["rows beyond"],
             vocabulary,
             s,
             axes.FLOATS[row["dtype"]],
@@ -84,6 +85,10 @@ def _pool(row: Row, s: Stream) -> Pool:
         "scheduled_spec_decode_tokens": spec,
         "req_ids": names,
     }
+
+
+def _sizes(size: shapes.Size) -> Row:
+    return {"sizes": (size.vocabulary, -(-size.vocabulary // 32))}
 
 
 def _inside(row: Row) -> bool:
@@ -152,5 +157,6 @@ TARGETS = (
             ),
             relations.relaid("logits", ("logits",)),
         ),
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts", also=_sizes),
     ),
 )

@@ -7,14 +7,15 @@ finish, new ones take their places, the last ones move into holes, two swap plac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases import v1_metadata as metadata
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Pool, Shape, Target
 
 _BUILDER = (
     "vllm.v1.sample.logits_processor.state:BatchUpdateBuilder",
@@ -54,7 +55,7 @@ class _Batch:
     def __init__(self, row: axes.Row, s: axes.Stream, fields: Fields) -> None:
         self.row, self.s, self.fields = row, s, fields
         self.steps: list[Step] = []
-        self.names: list[str | None] = [None] * _MOST
+        self.names: list[str | None] = [None] * max(_MOST, _batch(row))
         self.count = 0
 
     def request(self, index: int) -> tuple[Any, ...]:
@@ -135,6 +136,16 @@ class _Batch:
         self.step(list(dict.fromkeys(some())), list(dict.fromkeys(some())), moved, self.s.integer(1, _MOST + 1))
 
 
+def _batch(row: axes.Row) -> int:
+    """Requests of the sequences that begin with a whole batch."""
+    count: int = axes.sized(row, 5, 0)[0]
+    return count
+
+
+def _added_once(size: shapes.Size) -> axes.Row:
+    return {"sequence": "add once"}
+
+
 def steps(row: axes.Row, s: axes.Stream, fields: Fields) -> list[Step]:
     """The steps of a sequence (:data:`SEQUENCES`), in plain values."""
     batch = _Batch(row, s, fields)
@@ -144,7 +155,7 @@ def steps(row: axes.Row, s: axes.Stream, fields: Fields) -> list[Step]:
         for _ in range(row["steps"]):
             batch.lifelike() if name == "lifelike" else batch.wild()
         return batch.steps
-    batch.step(range(5))
+    batch.step(range(_batch(row)))
     changes: dict[str, Sequence[Mapping[str, Any]]] = {
         "add once": [],
         "add and replace": [{"added": (2,)}, {"added": (0, 4)}, {"added": (0, 1, 2, 3, 4)}],
@@ -200,7 +211,8 @@ def steps(row: axes.Row, s: axes.Stream, fields: Fields) -> list[Step]:
 
 def _logits(row: axes.Row, s: axes.Stream, count: int) -> torch.Tensor:
     """Logits of all steps, [steps * 8, vocab]."""
-    made: torch.Tensor = axes.logits(row["pattern"], count * _MOST, row["vocab"], s, row["dtype"], row["layout"])
+    most = max(_MOST, _batch(row))
+    made: torch.Tensor = axes.logits(row["pattern"], count * most, row["vocab"], s, row["dtype"], row["layout"])
     return made
 
 
@@ -214,7 +226,8 @@ def _drive(symbols: Sequence[str], state: Callable[[Any], Any]) -> Callable[[Arm
     """Prepares a call that takes a processor through the steps and returns the logits and its state after each."""
 
     def prepare(arm: Arm, pool: Pool) -> Call:
-        processor = metadata.processor(arm, symbols, _MOST, torch.device(arm.device))
+        most = len(pool["logits"]) // len(pool["steps"])
+        processor = metadata.processor(arm, symbols, most, torch.device(arm.device))
         outputs = pool["outputs"]
         updates = [metadata.batch_update(arm, step, outputs) if step["update"] else None for step in pool["steps"]]
         logits = pool["logits"]
@@ -223,7 +236,7 @@ def _drive(symbols: Sequence[str], state: Callable[[Any], Any]) -> Callable[[Arm
             seen = []
             for number, (step, update) in enumerate(zip(pool["steps"], updates, strict=True)):
                 processor.update_state(update)
-                rows = logits[number * _MOST : number * _MOST + step["size"]]
+                rows = logits[number * most : number * most + step["size"]]
                 seen.append((processor.apply(rows), state(processor)))
                 for name, tokens in step["tokens"].items():
                     outputs[name] += tokens
@@ -397,7 +410,7 @@ def _draft_pool(row: axes.Row, s: axes.Stream) -> Pool:
             "more than enough": min(least, 20) + 2,
         }[row["so far"]]
         outputs[name] = s.integers(0, row["vocab"], (max(length, 0),)).tolist()
-    counts = axes.draft_counts(row["drafts"], row["batch"])
+    counts = axes.draft_counts(row["drafts"], *axes.sized(row, row["batch"], 3))
     return {
         "step": step,
         "outputs": outputs,
@@ -407,7 +420,8 @@ def _draft_pool(row: axes.Row, s: axes.Stream) -> Pool:
 
 
 def _prepare_drafts(arm: Arm, pool: Pool) -> Call:
-    processor = metadata.processor(arm, metadata.MIN_TOKENS, _MOST, torch.device(arm.device))
+    most = max(_MOST, len(pool["num_draft_tokens"]))
+    processor = metadata.processor(arm, metadata.MIN_TOKENS, most, torch.device(arm.device))
     processor.update_state(metadata.batch_update(arm, pool["step"], pool["outputs"]))
     function = processor.apply_with_spec_decode
     return Call(function, kwargs=arm.bind(function, pool))
@@ -429,9 +443,10 @@ def _draft_cases() -> Iterator[Case]:
 _OPERATIONS = ("remove", "pop", "peek", "read", "has", "add", "move", "take", "reset")
 
 
-def _script(number: int) -> Pool:
-    s = axes.stream("v1.batch_update_builder", number)
-    return {"operations": [(s.choice(_OPERATIONS), s.integer(0, 9)) for _ in range(4 + number % 30)]}
+def _script(number: int, count: int = 0) -> Pool:
+    s = axes.stream("v1.batch_update_builder", number, *[count][: bool(count)])
+    made = range(count or 4 + number % 30)
+    return {"operations": [(s.choice(_OPERATIONS), s.integer(0, 9)) for _ in made]}
 
 
 def _prepare_script(arm: Arm, pool: Pool) -> Call:
@@ -478,6 +493,13 @@ def _script_cases() -> Iterator[Case]:
         yield Case(f"operations {number}", lambda number=number: _script(number))  # type: ignore[misc]
 
 
+def _script_shapes(name: str) -> Iterator[Shape]:
+    """Scripts of as many operations as a step of a batch has, four for each request."""
+    for size in shapes.sizes(name, ()):
+        vary = functools.partial(_script, count=4 * size.batch)
+        yield Shape(str(size), functools.partial(vary, 0), axes={"batch": size.batch}, vary=vary)
+
+
 def _uses(symbols: Sequence[str], *more: str) -> tuple[str, ...]:
     called = metadata.methods(symbols, "__init__", "update_state", "apply", "is_argmax_invariant", *more)
     return (*symbols, *called, *metadata.UPDATE)
@@ -490,6 +512,7 @@ TARGETS = (
         cases=_min_p_cases,
         prepare=_drive(metadata.MIN_P, _min_p_state),
         uses=_uses(metadata.MIN_P, "get_min_p_by_index"),
+        shapes=shapes.of_cases(_min_p_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
         name="v1.logit_bias",
@@ -497,6 +520,7 @@ TARGETS = (
         cases=_bias_cases,
         prepare=_drive(metadata.LOGIT_BIAS, _bias_state),
         uses=_uses(metadata.LOGIT_BIAS),
+        shapes=shapes.of_cases(_bias_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
         name="v1.min_tokens",
@@ -504,6 +528,7 @@ TARGETS = (
         cases=_min_tokens_cases,
         prepare=_drive(metadata.MIN_TOKENS, _min_tokens_state),
         uses=_uses(metadata.MIN_TOKENS),
+        shapes=shapes.of_cases(_min_tokens_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
         name="v1.min_tokens_with_drafts",
@@ -512,11 +537,13 @@ TARGETS = (
         prepare=_prepare_drafts,
         uses=_uses(metadata.MIN_TOKENS),
         rows=("return", "logits"),
+        shapes=shapes.of_cases(_draft_cases, "vocabulary", "drafts"),
     ),
     Target(
         name="v1.batch_update_builder",
         symbols=_BUILDER,
         cases=_script_cases,
+        shapes=_script_shapes,
         prepare=_prepare_script,
         uses=(
             *metadata.methods(

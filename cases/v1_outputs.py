@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Made, Pool, Target
@@ -36,6 +36,20 @@ def _given(arm: Arm, cls: Any, fields: Pool, later: tuple[str, ...]) -> Any:
         if fields.get(name) is not None and name not in bound:
             raise ApiChange(f"{cls.__qualname__} does not take {name}")
     return cls(**bound)
+
+
+def _twenty(size: shapes.Size) -> Row:
+    return {"logprobs": 20}
+
+
+def _chunks(size: shapes.Size) -> Row:
+    """A chunk for each request."""
+    return {"logprobs": 20, "chunks": size.batch}
+
+
+def _first_request(size: shapes.Size) -> Row:
+    """One id is kept of each row, so that every mask has the same size."""
+    return {"logprobs": 20, "request": 0, "kept": "one each"}
 
 
 # -- LogprobsTensors -------------------------------------------------------------------------------------------------
@@ -112,7 +126,7 @@ TOLISTS_AXES: axes.Axes = {
 
 
 def _tolists_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], 4, 2)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, 4, 2))
     bounds = offsets(counts)
     pool: Pool = _tensor_fields(row, s, bounds[-1])
     if row["boundaries"] in ("own", "own and given"):
@@ -171,7 +185,7 @@ CAT_AXES: axes.Axes = {
 
 
 def _cat_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], 4, 2)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, 4, 2))
     chunks = []
     for chunk in range(row["chunks"]):
         fields = _tensor_fields(row, s, counts[chunk])
@@ -205,7 +219,7 @@ SLICE_AXES: axes.Axes = {
 
 
 def _slice_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], 4, 2)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, 4, 2))
     bounds = offsets(counts)
     fields = _tensor_fields(
         {**row, "scores": "float32", "ids": "int32", "ranks": "int64", "layout": "contiguous"}, s, bounds[-1]
@@ -215,7 +229,7 @@ def _slice_pool(row: Row, s: Stream) -> Pool:
     held: Pool = {name: value.tolist() if row["as"] == "lists" else value for name, value in arrays.items()}
     held["cu_num_generated_tokens"] = {"given": bounds, "none": None, "empty": []}[row["boundaries"]]
     request = row["request"]
-    own = counts[request] if 0 <= request < 4 else 1
+    own = counts[request] if 0 <= request < len(counts) else 1
     return {"fields": held, "request": request, "positions": own if row["positions"] == "its own" else row["positions"]}
 
 
@@ -268,7 +282,7 @@ MASK_AXES: axes.Axes = {
 
 
 def _mask_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], 4, 2)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, 4, 2))
     bounds = offsets(counts)
     most = {"some": 4, "none anywhere": 1, "one each": 2, "many": 40}[row["kept"]]
     least = 1 if row["kept"] == "one each" else 0
@@ -316,6 +330,7 @@ TARGETS = (
         cases=filter_cases,
         prepare=prepare_method("filter"),
         uses=(TENSORS,),
+        shapes=shapes.of_cases(filter_cases, also=_twenty),
     ),
     Target(
         name="v1.logprobs_tolists",
@@ -323,14 +338,22 @@ TARGETS = (
         cases=tolists_cases,
         prepare=prepare_tolists,
         uses=(TENSORS, LISTS),
+        shapes=shapes.of_cases(tolists_cases, "drafts", also=_twenty),
     ),
-    Target(name="v1.logprobs_cat", symbols=(f"{TENSORS}.cat",), cases=cat_cases, uses=(TENSORS,)),
+    Target(
+        name="v1.logprobs_cat",
+        symbols=(f"{TENSORS}.cat",),
+        cases=cat_cases,
+        uses=(TENSORS,),
+        shapes=shapes.of_cases(cat_cases, "drafts", also=_chunks),
+    ),
     Target(
         name="v1.logprobs_slice_request",
         symbols=(f"{LISTS}.slice_request", f"{LISTS}.slice"),
         cases=slice_cases,
         prepare=prepare_slice,
         uses=(LISTS,),
+        shapes=shapes.of_cases(slice_cases, "drafts", also=_first_request),
     ),
     Target(
         name="v1.sampling_mask_slice_request",
@@ -338,6 +361,7 @@ TARGETS = (
         cases=mask_cases("v1.sampling_mask_slice_request"),
         prepare=prepare_mask_slice,
         uses=(MASKS, f"{MASKS}.to_nested_list"),
+        shapes=shapes.of_cases(mask_cases("v1.sampling_mask_slice_request"), "drafts", also=_first_request),
     ),
     Target(
         name="v1.sampling_mask_lists",
@@ -345,5 +369,6 @@ TARGETS = (
         cases=mask_cases("v1.sampling_mask_lists"),
         prepare=prepare_mask_lists,
         uses=(MASKS,),
+        shapes=shapes.of_cases(mask_cases("v1.sampling_mask_lists"), "drafts", also=_first_request),
     ),
 )

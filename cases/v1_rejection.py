@@ -330,7 +330,7 @@ RECOVERED_AXES: axes.Axes = {
 
 def _recovered_pool(row: Row, s: Stream) -> Pool:
     vocabulary, batch = row["vocabulary"], row["batch"]
-    counts = axes.draft_counts(row["counts"], batch, MOST_DRAFTS if batch == BATCH else 2)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, batch, MOST_DRAFTS if batch == BATCH else 2))
     rows = sum(counts)
     ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=False)
     target = axes.probabilities(row["target probabilities"], rows, vocabulary, s)
@@ -435,7 +435,7 @@ EXPAND_AXES: axes.Axes = {
 
 
 def _expand_counts(row: Row) -> list[int]:
-    batch = 2 if row["most drafts"] > MOST_DRAFTS else row["batch"]
+    batch = 2 if row["most drafts"] > MOST_DRAFTS and "size" not in row else row["batch"]
     counts: list[int] = axes.draft_counts(row["counts"], batch, row["most drafts"])
     return counts
 
@@ -501,13 +501,14 @@ def constraint_fields(row: Row, batch: int, vocabulary: int) -> Pool:
 
 
 def _constraint_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], BATCH, 2)
+    batch, most = axes.sized(row, BATCH, 2)
+    counts = axes.draft_counts(row["counts"], batch, most)
     logits = axes.logits(row["logits"], sum(counts), row["vocabulary"], s)
     return {
         "logits": logits,
         "cu_num_draft_tokens": cumulative(counts),
-        **sampling_fields(row["temperatures"], BATCH, "none"),
-        **constraint_fields(row, BATCH, row["vocabulary"]),
+        **sampling_fields(row["temperatures"], batch, "none"),
+        **constraint_fields(row, batch, row["vocabulary"]),
     }
 
 
@@ -548,12 +549,12 @@ def _sample_shape(batch: int, most: int, vocabulary: int, number: int = 0) -> Po
 
 
 def _sample_shapes(name: str) -> Iterator[Shape]:
-    """Batch by speculation by vocabulary; up to 2 GB of logits."""
+    """Batch by speculation by vocabulary, as far as one pool stays below 256 MB."""
     quick = name == "quick"
     for vocabulary in (151_936,) if quick else shapes.VOCABULARIES:
         for most in (3,) if quick else (1, 3, 5):
             for batch in (1, 16, 128) if quick else shapes.BATCHES:
-                if batch * most * vocabulary <= 500_000_000:
+                if batch * (most + 1) * vocabulary <= 2 * shapes.MOST:
                     vary = functools.partial(_sample_shape, batch, most, vocabulary)
                     drafts = "1 draft" if most == 1 else f"{most} drafts"
                     yield Shape(
@@ -685,12 +686,14 @@ TARGETS = (
             Invariant("a recovered id is in the vocabulary and possible", _recovers),
             relations.unchanged("draft_token_ids", "draft_probs", "target_probs"),
         ),
+        shapes=shapes.of_cases(recovered_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
     Target(
         name="v1.generate_uniform_probs",
         symbols=(f"{MODULE}generate_uniform_probs",),
         cases=uniform_cases,
         prepare=prepare_uniform,
+        shapes=shapes.of_cases(uniform_cases, "drafts", varies=False),
     ),
     Target(
         name="v1.expand_batch_to_tokens",
@@ -698,6 +701,7 @@ TARGETS = (
         cases=expand_cases,
         triton=True,
         rows=("x",),
+        shapes=shapes.of_cases(expand_cases, "drafts", varies=False),
     ),
     Target(
         name="v1.apply_sampling_constraints",
@@ -706,5 +710,6 @@ TARGETS = (
         prepare=prepare_constraints,
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,
+        shapes=shapes.of_cases(constraint_cases, "vocabulary", "drafts"),
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_rejection import (
     EXPAND_VALUES,
@@ -57,9 +57,9 @@ def _synthetic(row: Row, pool: Pool) -> None:
     pool["synthetic_conditional_rates_ptr"] = None if rates is None else torch.tensor(_RATES[rates])
 
 
-def _is_greedy(pattern: str) -> torch.Tensor | None:
+def _is_greedy(pattern: str, batch: int) -> torch.Tensor | None:
     flags = {"some": (True, False, True), "others": (False, True, False), "all": (True,) * 3, "none": (False,) * 3}
-    return None if pattern == "not said" else torch.tensor(flags[pattern])
+    return None if pattern == "not said" else torch.tensor([flags[pattern][row % 3] for row in range(batch)])
 
 
 # -- rejection_greedy_sample_kernel ----------------------------------------------------------------------------------
@@ -77,26 +77,28 @@ GREEDY_AXES: axes.Axes = {
 
 
 def _greedy_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], BATCH, MOST_DRAFTS)
+    batch, most = axes.sized(row, BATCH, MOST_DRAFTS)
+    counts = axes.draft_counts(row["counts"], batch, most)
     rows = sum(counts)
-    argmax = s.integers(0, VOCABULARY, (rows,), row["argmax"])
+    vocabulary = row["size"].vocabulary if "size" in row else VOCABULARY
+    argmax = s.integers(0, vocabulary, (rows,), row["argmax"])
     if row["drafts"] == "as the argmax":
         ids = argmax.to(torch.int32)
         # Request 0 accepts all, request 1 rejects its last draft, request 2 its second.
-        for request, wrong in ((1, counts[1] - 1), (2, 1)):
+        for request, wrong in ((1, counts[1] - 1), (2, 1)) if batch > 2 else ():
             if 0 <= wrong < counts[request]:
-                ids[sum(counts[:request]) + wrong] = (int(ids[sum(counts[:request]) + wrong]) + 1) % VOCABULARY
+                ids[sum(counts[:request]) + wrong] = (int(ids[sum(counts[:request]) + wrong]) + 1) % vocabulary
     else:
-        ids = drafts(row["drafts"], counts, VOCABULARY, s, unguarded=False)
-    width = MOST_DRAFTS + row["columns beyond"]
+        ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=False)
+    width = most + row["columns beyond"]
     synthetic = row["synthetic"] is not None
     pool: Pool = {
-        "output_token_ids_ptr": _output(BATCH, width + 1),
+        "output_token_ids_ptr": _output(batch, width + 1),
         "cu_num_draft_tokens_ptr": cumulative(counts),
         "draft_token_ids_ptr": axes.guarded(ids, fill=3),
         "target_argmax_ptr": axes.guarded(argmax, fill=3),
-        "bonus_token_ids_ptr": axes.guarded(s.integers(0, VOCABULARY, (BATCH,), row["bonus ids"]), fill=5),
-        "is_greedy_ptr": _is_greedy(row["greedy"]),
+        "bonus_token_ids_ptr": axes.guarded(s.integers(0, vocabulary, (batch,), row["bonus ids"]), fill=5),
+        "is_greedy_ptr": _is_greedy(row["greedy"], batch),
         "max_spec_len": width,
         "uniform_probs_ptr": axes.noise(row["noise"], (rows,), s, torch.float64) if synthetic else None,
     }
@@ -168,7 +170,8 @@ def _ratio(ids: torch.Tensor, target: torch.Tensor, draft: torch.Tensor | None) 
 
 def _random_pool(row: Row, s: Stream) -> Pool:
     vocabulary = row["vocabulary"]
-    counts = axes.draft_counts(row["counts"], BATCH, MOST_DRAFTS)
+    batch, most = axes.sized(row, BATCH, MOST_DRAFTS)
+    counts = axes.draft_counts(row["counts"], batch, most)
     rows = sum(counts)
     ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=False)
     target = axes.probabilities(row["target probabilities"], rows, vocabulary, s)
@@ -180,17 +183,17 @@ def _random_pool(row: Row, s: Stream) -> Pool:
             uniform = torch.nextafter(uniform, torch.ones_like(uniform)).clamp(max=1.0 - 2.0**-53)
     else:
         uniform = axes.noise(row["noise"], (rows,), s, torch.float64)
-    width = MOST_DRAFTS + row["columns beyond"]
+    width = most + row["columns beyond"]
     pool: Pool = {
-        "output_token_ids_ptr": _output(BATCH, width + 1),
+        "output_token_ids_ptr": _output(batch, width + 1),
         "cu_num_draft_tokens_ptr": cumulative(counts),
         "draft_token_ids_ptr": axes.guarded(ids, fill=0),
         "draft_probs_ptr": None if draft is None else axes.guarded(draft, fill=1.0),
         "target_probs_ptr": axes.guarded(target, fill=1.0),
-        "bonus_token_ids_ptr": axes.guarded(s.integers(0, vocabulary, (BATCH,), row["bonus ids"]), fill=0),
+        "bonus_token_ids_ptr": axes.guarded(s.integers(0, vocabulary, (batch,), row["bonus ids"]), fill=0),
         "recovered_token_ids_ptr": axes.guarded(s.integers(0, vocabulary, (rows,), torch.int32), fill=0),
         "uniform_probs_ptr": axes.guarded(uniform, fill=0.5),
-        "is_greedy_ptr": _is_greedy(row["greedy"]),
+        "is_greedy_ptr": _is_greedy(row["greedy"], batch),
         "max_spec_len": width,
         "vocab_size": vocabulary,
         "NO_DRAFT_PROBS": draft is None,
@@ -288,7 +291,7 @@ def _exponential(pattern: str, weights: torch.Tensor, s: Stream) -> torch.Tensor
 
 def _recovered_pool(row: Row, s: Stream) -> Pool:
     vocabulary, batch = row["vocabulary"], row["batch"]
-    most = MOST_DRAFTS if batch == BATCH else 2
+    batch, most = axes.sized(row, batch, MOST_DRAFTS if batch == BATCH else 2)
     counts = axes.draft_counts(row["counts"], batch, most)
     rows = sum(counts)
     ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=False)
@@ -380,9 +383,10 @@ EXPAND_AXES: axes.Axes = {
 
 
 def _expand_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], BATCH, MOST_DRAFTS)
+    batch, most = axes.sized(row, BATCH, MOST_DRAFTS)
+    counts = axes.draft_counts(row["counts"], batch, most)
     values, dtype = EXPAND_VALUES[row["values"]], row["dtype"]
-    given: list[Any] = [values[index % len(values)] for index in range(BATCH)]
+    given: list[Any] = [values[index % len(values)] for index in range(batch)]
     source = torch.tensor(given if dtype.is_floating_point else [int(value) for value in given], dtype=dtype)
     replace_from, replace_to = row["replaced by"]
     return {
@@ -433,6 +437,7 @@ TARGETS = (
         prepare=prepare_greedy,
         triton=True,
         rows=("output_token_ids_ptr",),
+        shapes=shapes.of_cases(greedy_cases, "vocabulary", "drafts"),
     ),
     Target(
         name="v1.rejection_random_sample_kernel",
@@ -442,6 +447,7 @@ TARGETS = (
         triton=True,
         rows=("output_token_ids_ptr",),
         invariants=(Invariant("an accepted draft is possible", _accepts),),
+        shapes=shapes.of_cases(random_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
     Target(
         name="v1.sample_recovered_tokens_kernel",
@@ -449,6 +455,7 @@ TARGETS = (
         cases=recovered_cases,
         prepare=prepare_recovered,
         triton=True,
+        shapes=shapes.of_cases(recovered_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
     Target(
         name="v1.expand_kernel",
@@ -457,5 +464,6 @@ TARGETS = (
         prepare=prepare_expand,
         triton=True,
         rows=("input_ptr",),
+        shapes=shapes.of_cases(expand_cases, "drafts", varies=False),
     ),
 )

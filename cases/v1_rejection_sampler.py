@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import (
     LOGPROBS_MODE,
@@ -249,7 +249,7 @@ PROCESSOR_AXES: axes.Axes = {
 
 def _processor_pool(row: Row, s: Stream) -> Pool:
     batch, vocabulary = row["batch"], row["vocabulary"]
-    counts = axes.draft_counts(row["counts"], batch, 3)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, batch, 3))
     ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=False)
     return {
         "logits": axes.logits(row["logits"], sum(counts), vocabulary, s),
@@ -303,15 +303,17 @@ LOGPROB_AXES: axes.Axes = {
 
 
 def _logprob_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], BATCH, MOST_DRAFTS)
-    rows, width = sum(counts) + BATCH, max(counts) + 1
-    fields = spec_fields(drafts("random", counts, VOCABULARY, s, unguarded=False), counts)
-    logits = axes.logits(row["logits"], rows, VOCABULARY, s, axes.FLOATS[row["dtype"]])
-    processed = axes.logits("random", rows, VOCABULARY, s)
-    sampled = s.integers(0, VOCABULARY, (BATCH, width), torch.int32)
+    batch, most = axes.sized(row, BATCH, MOST_DRAFTS)
+    vocabulary = row["size"].vocabulary if "size" in row else VOCABULARY
+    counts = axes.draft_counts(row["counts"], batch, most)
+    rows, width = sum(counts) + batch, max(counts) + 1
+    fields = spec_fields(drafts("random", counts, vocabulary, s, unguarded=False), counts)
+    logits = axes.logits(row["logits"], rows, vocabulary, s, axes.FLOATS[row["dtype"]])
+    processed = axes.logits("random", rows, vocabulary, s)
+    sampled = s.integers(0, vocabulary, (batch, width), torch.int32)
     if row["sampled"] == "two maxima":
-        sampled[:] = VOCABULARY - 1
-    kept = {"all accepted": counts, "all rejected at once": [0] * BATCH, "placeholders only": [-1] * BATCH}.get(
+        sampled[:] = vocabulary - 1
+    kept = {"all accepted": counts, "all rejected at once": [0] * batch, "placeholders only": [-1] * batch}.get(
         row["sampled"], [min(request, count) for request, count in enumerate(counts)]
     )
     sampled[torch.arange(width) > torch.tensor(kept)[:, None]] = -1
@@ -363,17 +365,19 @@ FORWARD_AXES: axes.Axes = {
 
 
 def _forward_pool(row: Row, s: Stream) -> Pool:
-    counts = axes.draft_counts(row["counts"], BATCH, MOST_DRAFTS)
+    batch, most = axes.sized(row, BATCH, MOST_DRAFTS)
+    vocabulary = row["size"].vocabulary if "size" in row else VOCABULARY
+    counts = axes.draft_counts(row["counts"], batch, most)
     rows = sum(counts)
-    logits = target_logits(row["logits"], rows + BATCH, VOCABULARY, s).to(axes.FLOATS[row["dtype"]])
+    logits = target_logits(row["logits"], rows + batch, vocabulary, s).to(axes.FLOATS[row["dtype"]])
     if row["drafts"] == "likely":
         drafted = spec_fields(torch.zeros(rows, dtype=torch.int32), counts)["target_logits_indices"]
         ids = logits[drafted].nan_to_num().argmax(-1).to(torch.int32)
-        ids[2::3] = (ids[2::3] + 1) % VOCABULARY
+        ids[2::3] = (ids[2::3] + 1) % vocabulary
     else:
-        ids = drafts(row["drafts"], counts, VOCABULARY, s, unguarded=True)
+        ids = drafts(row["drafts"], counts, vocabulary, s, unguarded=True)
     pool: Pool = {
-        "draft_probs": draft_probabilities(row["draft probabilities"], rows, VOCABULARY, ids, s),
+        "draft_probs": draft_probabilities(row["draft probabilities"], rows, vocabulary, ids, s),
         "logits": logits,
         "mode": row["mode"],
         "use_fp64_gumbel": row["fp64 noise"],
@@ -381,13 +385,13 @@ def _forward_pool(row: Row, s: Stream) -> Pool:
         "steps": row["steps"],
         "platform": row["platform"],
         **spec_fields(ids, counts),
-        **sampling_fields(row["temperatures"], BATCH, row["seeds"]),
-        **feature_fields(row, counts, ids, VOCABULARY, s),
+        **sampling_fields(row["temperatures"], batch, row["seeds"]),
+        **feature_fields(row, counts, ids, vocabulary, s),
         "max_num_logprobs": row["logprobs"],
     }
     if row["top-k and top-p"]:
-        pool["top_k"] = axes.TOP_K[1].tensor(BATCH, torch.int32, VOCABULARY)
-        pool["top_p"] = axes.TOP_P[1].tensor(BATCH)
+        pool["top_k"] = axes.TOP_K[1].tensor(batch, torch.int32, vocabulary)
+        pool["top_p"] = axes.TOP_P[1].tensor(batch)
     return pool
 
 
@@ -470,6 +474,7 @@ TARGETS = (
         uses=(CLASS, f"{CLASS}.__init__", f"{SAMPLER}.forward", *_USES),
         triton=True,
         rows=("return",),
+        shapes=shapes.of_cases(forward_cases, "vocabulary", "drafts"),
     ),
     Target(
         name="v1.rejection_apply_logits_processors",
@@ -478,6 +483,7 @@ TARGETS = (
         prepare=prepare_processors,
         uses=(f"{CLASS}.__init__", *_USES),
         triton=True,
+        shapes=shapes.of_cases(processor_cases, "vocabulary", "drafts"),
     ),
     Target(
         name="v1.rejection_logprobs",
@@ -486,5 +492,6 @@ TARGETS = (
         prepare=prepare_logprobs,
         uses=(f"{CLASS}.__init__", *_USES),
         triton=True,
+        shapes=shapes.of_cases(logprob_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
 )

@@ -660,7 +660,7 @@ TARGETS = (
         ("logits",),
         True,
         True,
-        timed=shapes.by_batch_and_vocabulary(_step_shape, 80_000_000),
+        timed=shapes.by_batch_and_vocabulary(_step_shape, shapes.WIDEST),
         related=(_GREEDY,),
     ),
     _target(
@@ -670,7 +670,7 @@ TARGETS = (
         ("logits",),
         True,
         True,
-        timed=shapes.by_batch_and_vocabulary(_step_shape, 80_000_000),
+        timed=shapes.by_batch_and_vocabulary(_step_shape, shapes.WIDEST),
         related=(_GREEDY,),
     ),
     _target(
@@ -723,5 +723,6 @@ TARGETS = (
         _prepare_specific,
         ("logits",),
         triton=True,
+        timed=shapes.of_cases(_specific_cases, "vocabulary"),
     ),
 )

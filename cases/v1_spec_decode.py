@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_rejection import cumulative
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -50,7 +50,7 @@ INPUTS_AXES: axes.Axes = {
 
 def _inputs_pool(row: Row, s: Stream) -> Pool:
     batch = row["requests"]
-    counts = axes.draft_counts(row["counts"], batch, MOST_DRAFTS)
+    counts = axes.draft_counts(row["counts"], *axes.sized(row, batch, MOST_DRAFTS))
     valid = {
         "some accepted": [1 + index % (count + 1) for index, count in enumerate(counts)],
         "all accepted": [count + 1 for count in counts],
@@ -107,10 +107,13 @@ NEXT_AXES: axes.Axes = {
 
 
 def _next_pool(row: Row, s: Stream) -> Pool:
-    columns, vocabulary, kind = row["columns"], row["vocabulary"], row["sampled"]
-    ids = s.integers(0, vocabulary, (BATCH, columns), row["dtype"])
+    batch, drafts = axes.sized(row, BATCH, row["columns"] - 1)
+    columns, vocabulary, kind = drafts + 1, row["vocabulary"], row["sampled"]
+    ids = s.integers(0, vocabulary, (batch, columns), row["dtype"])
     if kind == "runs":
-        ids[torch.arange(columns) >= torch.tensor([[index % (columns + 1)] for index in (1, 3, 2, 4)])] = -1
+        ids[
+            torch.arange(columns) >= torch.tensor([[(1, 3, 2, 4)[index % 4] % (columns + 1)] for index in range(batch)])
+        ] = -1
     elif kind == "placeholders only":
         ids[:] = -1
     elif kind == "id V at the end":
@@ -126,29 +129,29 @@ def _next_pool(row: Row, s: Stream) -> Pool:
     elif kind == "ids 0 and V-1":
         ids[:, 0::2] = 0
         ids[:, 1::2] = vocabulary - 1
-    whole = torch.full((BATCH, columns + row["columns beyond"]), 3, dtype=row["dtype"])
+    whole = torch.full((batch, columns + row["columns beyond"]), 3, dtype=row["dtype"])
     whole[:, :columns] = ids
     discarded = {
-        "none": [False] * BATCH,
+        "none": [False] * batch,
         "some": [False, True, True, False],
-        "all": [True] * BATCH,
+        "all": [True] * batch,
         "first": [True, False, False, False],
         "last": [False, False, False, True],
     }[row["discarded"]]
-    backup = s.integers(0, vocabulary, (BATCH,), torch.int32) if row["backup ids"] != "-1" else torch.full((BATCH,), -1)
+    backup = s.integers(0, vocabulary, (batch,), torch.int32) if row["backup ids"] != "-1" else torch.full((batch,), -1)
     block = 1 << (columns - 1).bit_length()
     return {
         "sampled_token_ids_ptr": axes.guarded(whole, fill=3),
         "discard_request_mask_ptr": axes.guarded(torch.tensor(discarded), fill=True),
         "backup_next_token_ids_ptr": axes.guarded(backup.to(torch.int32), fill=_FILLED),
-        "next_token_ids_ptr": _filled(BATCH),
-        "valid_sampled_tokens_count_ptr": _filled(BATCH),
+        "next_token_ids_ptr": _filled(batch),
+        "valid_sampled_tokens_count_ptr": _filled(batch),
         "vocab_size": vocabulary,
         "num_sampled_tokens_per_req": columns,
-        "num_reqs": BATCH,
+        "num_reqs": batch,
         "stride_sampled_token_ids": whole.stride(0),
         "BLOCK_SIZE_TOKENS": block if row["block"] == "just enough" else 2 * block,
-        "programs": BATCH + row["programs beyond"],
+        "programs": batch + row["programs beyond"],
     }
 
 
@@ -183,12 +186,17 @@ _RATES: Mapping[str, list[float]] = {
 }
 
 
+def _rates(size: shapes.Size) -> Row:
+    """One rate a position, falling."""
+    return {"rates": tuple(0.9**place for place in range(1, size.drafts + 1))}
+
+
 def rate_cases() -> Iterator[Case]:
     """Acceptance rates by position; rates that rise cannot be."""
     outside = ("zero, then not", "rising", "-0.0", "NaN")
     yield from cases_from(
         {"rates": tuple(_RATES)},
-        lambda row, s: {"rates": list(_RATES[row["rates"]])},
+        lambda row, s: {"rates": list(_RATES.get(row["rates"], row["rates"]))},
         name="v1.unconditional_to_conditional_rates",
         contract=lambda row: row["rates"] not in outside,
     )
@@ -202,6 +210,7 @@ TARGETS = (
         prepare=launcher("eagle_prepare_inputs_padded_kernel"),
         triton=True,
         rows=("token_indices_to_sample_ptr", "num_rejected_tokens_gpu_ptr"),
+        shapes=shapes.of_cases(inputs_cases, "drafts", varies=False),
     ),
     Target(
         name="v1.eagle_prepare_next_token_padded_kernel",
@@ -210,10 +219,12 @@ TARGETS = (
         prepare=launcher("eagle_prepare_next_token_padded_kernel"),
         triton=True,
         rows=("next_token_ids_ptr", "valid_sampled_tokens_count_ptr"),
+        shapes=shapes.of_cases(next_cases, "vocabulary", "drafts"),
     ),
     Target(
         name="v1.unconditional_to_conditional_rates",
         symbols=(f"{MODULE}unconditional_to_conditional_rates",),
         cases=rate_cases,
+        shapes=shapes.of_cases(rate_cases, "drafts", batches=(1,), also=_rates, varies=False),
     ),
 )

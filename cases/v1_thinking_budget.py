@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -360,5 +360,6 @@ TARGETS = (
             *metadata.methods((PROCESSOR,), "__init__", "update_state", "apply"),
             *metadata.UPDATE,
         ),
+        shapes=shapes.of_cases(_cases),
     ),
 )

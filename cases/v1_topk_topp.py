@@ -468,7 +468,7 @@ TARGETS = (
         symbols=(f"{_MODULE}apply_top_k_top_p",),
         cases=_dispatch_cases,
         prepare=_prepare_dispatch,
-        shapes=shapes.by_batch_and_vocabulary(_dispatch_shape, 80_000_000),
+        shapes=shapes.by_batch_and_vocabulary(_dispatch_shape, shapes.WIDEST),
         triton=True,
         rows=("return", "logits"),
         timeout=60.0,
@@ -499,7 +499,7 @@ TARGETS = (
         name="v1.top_k_top_p_triton",
         symbols=(_TRITON,),
         cases=_kernel_cases,
-        shapes=shapes.by_batch_and_vocabulary(_filter_shape, 80_000_000),
+        shapes=shapes.by_batch_and_vocabulary(_filter_shape, shapes.WIDEST),
         triton=True,
         rows=("return", "logits"),
         invariants=_FILTERS,
@@ -535,6 +535,7 @@ TARGETS = (
         symbols=(f"{_MODULE}compiled_random_sample",),
         cases=_compiled_cases,
         rows=("return", "logits"),
+        shapes=shapes.of_cases(_compiled_cases, "vocabulary"),
     ),
     Target(
         name="v1.top_k_top_p_sampler.native",
@@ -545,6 +546,7 @@ TARGETS = (
         triton=True,
         rows=("logits",),
         timeout=60.0,
+        shapes=shapes.of_cases(lambda: _module_cases("v1.top_k_top_p_sampler.native"), "vocabulary"),
     ),
     Target(
         name="v1.top_k_top_p_sampler.cpu",
@@ -555,5 +557,6 @@ TARGETS = (
         triton=True,
         rows=("logits",),
         timeout=60.0,
+        shapes=shapes.of_cases(lambda: _module_cases("v1.top_k_top_p_sampler.cpu"), "vocabulary"),
     ),
 )

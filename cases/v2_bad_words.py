@@ -11,10 +11,20 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, by_name, guarded_logits, rows_of
-from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
+from difftest.cases.v2_batch import GPU, MAPPINGS, by_name, guarded_logits, rows_of, slots_for
+from difftest.cases.v2_state import (
+    add_request,
+    flush,
+    life_state,
+    make_state,
+    methods,
+    process,
+    request_slots,
+    snapshot,
+    token_state,
+)
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_BAD_WORDS = f"{GPU}.sample.bad_words:apply_bad_words"
@@ -84,20 +94,23 @@ def bad_words(pattern: str, tokens: Sequence[int], outputs: int, last: int, voca
 
 def _pool(row: Row, s: Stream) -> Pool:
     vocab, outputs, prompts = row["vocab"], row["outputs"], row["prompts"]
-    drafts = axes.draft_counts(row["drafts"], 2, 2)
+    drafts = axes.draft_counts(row["drafts"], *axes.sized(row, 2, 2))
     rows = rows_of(drafts, row["mapping"])
+    slots = slots_for(len(drafts))
+    if "size" in row:
+        prompts, outputs = [4] * len(drafts), [3] * len(drafts)
     lengths: dict[int, tuple[int, int]] = {}
     for slot, prompt, output in zip(rows.slots, prompts, outputs, strict=True):
         lengths[slot] = (prompt, prompt + output)
-    every = [lengths.get(slot, (1, 2)) for slot in range(SLOTS)]
+    every = [lengths.get(slot, (1, 2)) for slot in range(slots)]
     state = token_state(s, vocab, [p for p, _ in every], [t for _, t in every], [t for _, t in every])
     if row["words"] == "a row of one id":
         state["all_token_ids"].fill_(vocab // 2)
     flat = axes.draft_ids(row["draft ids"], drafts, vocab, s).tolist()
     token_width, most = 600, 140
-    ids = torch.full((SLOTS, token_width), 5 % vocab, dtype=torch.int32)
-    offsets = torch.zeros((SLOTS, most + 1), dtype=torch.int32)
-    number = torch.ones(SLOTS, dtype=torch.int32)
+    ids = torch.full((slots, token_width), 5 % vocab, dtype=torch.int32)
+    offsets = torch.zeros((slots, most + 1), dtype=torch.int32)
+    number = torch.ones(slots, dtype=torch.int32)
     offsets[:, 1:] = torch.arange(1, most + 1, dtype=torch.int32)
     input_ids: list[int] = []
     words_given: list[list[list[int]]] = []
@@ -172,17 +185,18 @@ STATE_AXES = {
 
 def _state_pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
-    chosen = {"all": [0, 1, 2], "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
-    drafts = axes.draft_counts(row["drafts"], len(chosen), 2)
+    count = axes.sized(row, 3, 0)[0]
+    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    drafts = axes.draft_counts(row["drafts"], *axes.sized(row, len(chosen), 2))
     rows = rows_of(drafts)
-    slots = [(4, 1, 2)[index] for index in chosen]
-    state = token_state(s, vocab, (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2))
+    slots = [request_slots(count)[index] for index in chosen]
+    state = life_state(s, vocab, count)
     words: list[Any] = []
-    for slot in (4, 1, 2):
+    for slot in request_slots(count):
         prompt, total = int(state["prompt_len"][slot]), int(state["total_len"][slot])
         produced = state["all_token_ids"][slot, prompt:total].tolist()
         given = {
-            "two tokens": [[produced[-1], 7], [3, 4]],
+            "two tokens": [[*produced[-1:], 7], [3, 4]],
             "one token": [[7], [0], [vocab - 1]],
             "three tokens": [[*produced[-2:], 9], [*produced[-2:], 9]],
             "many": [[index % vocab] for index in range(20)],
@@ -221,7 +235,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
     context = {**{name: pool[name] for name in names}, "idx_mapping_np": pool["idx_mapping"].cpu().numpy()}
 
     def life() -> dict[str, Any]:
-        for slot, given in zip((4, 1, 2), pool["requests"], strict=True):
+        for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, state, slot, given, pool)
         flush(arm, state, pool)
         if pool["again"] != "no":
@@ -253,8 +267,15 @@ TARGETS = (
             ),
             relations.relaid("logits", ("logits",)),
         ),
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts"),
     ),
     Target(
-        "v2.bad_words_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+        "v2.bad_words_state",
+        (STATE,),
+        state_cases,
+        prepare_state,
+        uses=methods(STATE, *APPLY_METHODS),
+        triton=True,
+        shapes=shapes.of_cases(state_cases, "vocabulary", "drafts"),
     ),
 )

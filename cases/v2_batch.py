@@ -26,8 +26,19 @@ MAPPINGS = ("permuted", "identity", "two rows of one slot", "-1 at the end", "-1
 """How rows map to slots; -1 marks rows that pad a captured graph."""
 
 
-def map_rows(pattern: str, count: int, slots: int = SLOTS) -> list[int]:
+def slots_for(count: int) -> int:
+    """State slots of a batch: a few that rows share, or one for each request of a batch as large as a server's."""
+    return max(SLOTS, count) if count < 32 else count + 1
+
+
+def block_of(vocab: int) -> int:
+    """Ids a block of a kernel that is launched as it is: small ones in cases, those of a server in timing shapes."""
+    return 16 if vocab < 32_000 else 1024
+
+
+def map_rows(pattern: str, count: int, slots: int = 0) -> list[int]:
     """One slot for each of `count` requests; the highest slot stays unused when there is room."""
+    slots = slots or (SLOTS if count < 32 else slots_for(count))
     room = max(1, slots - 1)
     plain = list(range(count)) if pattern == "identity" else [(2 - row) % room for row in range(count)]
     if pattern == "two rows of one slot" and count > 1:
@@ -85,7 +96,7 @@ class Rows:
         }
 
 
-def rows_of(drafts: Sequence[int], mapping: str = "permuted", slots: int = SLOTS) -> Rows:
+def rows_of(drafts: Sequence[int], mapping: str = "permuted", slots: int = 0) -> Rows:
     """The rows of requests with so many draft tokens each."""
     return Rows(tuple(drafts), tuple(map_rows(mapping, len(drafts), slots)))
 
@@ -107,7 +118,7 @@ def guarded_logits(
 
 def per_slot(values: Sequence[float], row_slots: Sequence[int], stale: float, dtype: torch.dtype) -> Tensor:
     """A state tensor [slots] between guard slots: `values[i]` in the slot of request i, `stale` everywhere else."""
-    state = torch.full((max(SLOTS, len(values)),), stale, dtype=dtype)
+    state = torch.full((slots_for(len(values)),), stale, dtype=dtype)
     for slot, value in zip(row_slots, values, strict=True):
         if slot >= 0:
             state[slot] = value
@@ -132,7 +143,7 @@ def seed_values(pattern: str, count: int, s: Stream) -> list[int]:
 
 def slot_seeds(pattern: str, slots: Sequence[int], s: Stream) -> Tensor:
     """Seeds [slots] between guard slots, int64."""
-    state = torch.full((max(SLOTS, len(slots)),), 4242, dtype=torch.int64)
+    state = torch.full((slots_for(len(slots)),), 4242, dtype=torch.int64)
     for slot, seed in zip(slots, seed_values(pattern, len(slots), s), strict=True):
         if slot >= 0:
             state[slot] = seed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import (
     GPU,
@@ -14,6 +14,7 @@ from difftest.cases.v2_batch import (
     POSITIONS,
     SEED_VALUES,
     SLOTS,
+    block_of,
     launch,
     map_rows,
     per_slot,
@@ -94,7 +95,7 @@ def _sample_pool(row: Row, s: Stream) -> Pool:
         wide = vocab + 5 if row["cache"] == "wider than the vocabulary" else vocab
         other = torch.bfloat16 if dtype is torch.float32 else torch.float32
         cache_dtype = other if row["cache"] == "other dtype" else dtype
-        pool["logits_cache"] = guarded(axes.poison((SLOTS, 2, wide), cache_dtype))
+        pool["logits_cache"] = guarded(axes.poison((max(SLOTS, *[slot + 1 for slot in mapping]), 2, wide), cache_dtype))
         if row["cache"] == "one column":
             pool["logits_cache_col"] = torch.tensor(1, dtype=torch.int32)
         elif row["cache"] != "no column":
@@ -221,28 +222,30 @@ KERNEL_AXES = {
     "seed": SEED_VALUES,
     "position": POSITIONS,
 }
-_BLOCK = 16
 _ROWS = 2
 
 
 def _kernel_pool(row: Row, s: Stream) -> Pool:
     vocab, dtype = row["vocab"], FLOATS[row["dtype"]]
-    mapping = map_rows(row["mapping"], _ROWS)
-    blocks = -(-vocab // _BLOCK)
+    rows, _ = axes.sized(row, _ROWS, 0)
+    mapping = map_rows(row["mapping"], rows)
+    blocks = -(-vocab // block_of(vocab))
     cached = row["cache"] != "none"
     columns = torch.tensor([1, 0], dtype=torch.int32) if row["cache"] == "a column each" else torch.tensor(1)
     return {
-        "local_argmax": guarded(torch.full((_ROWS, blocks), -7, dtype=torch.int64), fill=-9),
+        "local_argmax": guarded(torch.full((rows, blocks), -7, dtype=torch.int64), fill=-9),
         "local_max": guarded(
-            torch.full((_ROWS, blocks), 77.0, dtype=torch.float64 if row["use_fp64"] else torch.float32), fill=99.0
+            torch.full((rows, blocks), 77.0, dtype=torch.float64 if row["use_fp64"] else torch.float32), fill=99.0
         ),
-        "logits_cache": guarded(axes.poison((SLOTS, 2, vocab), dtype)) if cached else None,
+        "logits_cache": guarded(axes.poison((max(SLOTS, *[slot + 1 for slot in mapping]), 2, vocab), dtype))
+        if cached
+        else None,
         "logits_cache_col": columns.int() if cached else None,
-        "logits": axes.logits(row["logits"], _ROWS, vocab, s, dtype, "padded rows"),
+        "logits": axes.logits(row["logits"], rows, vocab, s, dtype, "padded rows"),
         "expanded_idx_mapping": torch.tensor(mapping, dtype=torch.int32),
         "seeds": slot_seeds(row["seed"], mapping, s),
-        "pos": row_positions(row["position"], _ROWS, s),
-        "temp": per_slot(row["temperature"].over(_ROWS), mapping, 0.7, torch.float32),
+        "pos": row_positions(row["position"], rows, s),
+        "temp": per_slot(row["temperature"].over(rows), mapping, 0.7, torch.float32),
         "APPLY_TEMPERATURE": row["apply_temperature"],
         "IS_DRAFTING": row["is_drafting"],
         "USE_FP64": row["use_fp64"],
@@ -275,7 +278,7 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
         "logits_cache_source_stride": 0 if cache is None else logits.stride(0),
         "processed_logits_stride": 0 if cache is None else cache.stride(0),
         "vocab_size": logits.shape[1],
-        "BLOCK_SIZE": _BLOCK,
+        "BLOCK_SIZE": block_of(logits.shape[1]),
         "PER_TOKEN_COL": column is not None and column.dim() > 0,
     }
     others = {
@@ -283,7 +286,7 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
         "logits_cache_ptr": ("processed_logits_ptr",),
         "logits_cache_col_ptr": ("processed_logits_col_ptr",),
     }
-    launched: Call = launch(arm, kernel, (_ROWS, -(-logits.shape[1] // _BLOCK)), values, others)
+    launched: Call = launch(arm, kernel, tuple(pool["local_max"].shape), values, others)
     return launched
 
 
@@ -344,6 +347,7 @@ TARGETS = (
             relations.relaid("logits"),
             relations.same_with("a greedy batch has no use for seeds", _other_seeds),
         ),
+        shapes=shapes.of_cases(sample_cases, "vocabulary"),
     ),
     Target(
         "v2.apply_temperature",
@@ -367,6 +371,7 @@ TARGETS = (
             *relations.of_rows(("logits", "expanded_idx_mapping"), ("logits",)),
             relations.relaid("logits", ("logits",)),
         ),
+        shapes=shapes.of_cases(temperature_cases, "vocabulary"),
     ),
     Target(
         "v2.gumbel_kernel",
@@ -376,5 +381,6 @@ TARGETS = (
         triton=True,
         rows=("local_argmax", "local_max"),
         noise=NOISE,
+        shapes=shapes.of_cases(kernel_cases, "vocabulary"),
     ),
 )

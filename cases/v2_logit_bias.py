@@ -10,10 +10,19 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, guarded_logits, map_rows
-from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
+from difftest.cases.v2_batch import GPU, MAPPINGS, expanded_only, guarded_logits, map_rows, slots_for
+from difftest.cases.v2_state import (
+    add_request,
+    flush,
+    life_state,
+    make_state,
+    methods,
+    process,
+    request_slots,
+    snapshot,
+)
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_LOGIT_BIAS = f"{GPU}.sample.logit_bias:apply_logit_bias"
@@ -71,8 +80,9 @@ def _ids(pattern: str, request: int, width: int, vocab: int, s: Stream) -> list[
 
 def _table(lists: list[list[int]], slots: list[int], width: int, stale: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids [slots, width] and their number [slots]; other slots and what is past the number hold a stale id."""
-    ids = torch.full((SLOTS, width), stale, dtype=torch.int32)
-    number = torch.full((SLOTS,), 2, dtype=torch.int32)
+    count = slots_for(len(slots))
+    ids = torch.full((count, width), stale, dtype=torch.int32)
+    number = torch.full((count,), 2, dtype=torch.int32)
     for slot, given in zip(slots, lists, strict=True):
         if slot >= 0:
             ids[slot, : len(given)] = torch.tensor(given[:width], dtype=torch.int32)
@@ -92,13 +102,14 @@ def _pool(row: Row, s: Stream) -> Pool:
         lists[name] = [_ids(row[name], i, widths[name], vocab, s) for i in range(rows)]
     tables = {name: _table(given, slots, widths[name], vocab // 2) for name, given in lists.items()}
     amount = {"plain": 0.0, "+inf": float("inf"), "-inf": float("-inf"), "NaN": float("nan"), "zero": 0.0, "huge": 3e38}
-    bias = s.normal_like(SLOTS, widths["bias"], scale=4.0)
+    count = slots_for(rows)
+    bias = s.normal_like(count, widths["bias"], scale=4.0)
     if row["amount"] != "plain":
         bias[:, ::2] = amount[row["amount"]]
     distance = {"by one": [1], "by two": [2], "at it": [0], "past it": [-3], "mixed": [2, 0, 1, -1]}
     positions = s.integers(5, 30, (rows,))
-    minimum = torch.full((SLOTS,), 1000, dtype=torch.int32)
-    restored = torch.ones(SLOTS, dtype=torch.int32)
+    minimum = torch.full((count,), 1000, dtype=torch.int32)
+    restored = torch.ones(count, dtype=torch.int32)
     for request, slot in enumerate(slots):
         if slot >= 0:
             choice = distance[row["before the minimum"]]
@@ -188,12 +199,13 @@ STATE_AXES = {
 def _state_pool(row: Row, s: Stream) -> Pool:
     if row["request"] == "1024 allowed":
         row = {**row, "vocab": 1100}  # every allowed id is in the vocabulary
-    chosen = {"all": [0, 1, 2], "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
-    slots = torch.tensor([(4, 1, 2)[index] for index in chosen], dtype=torch.int32)
-    state = token_state(s, row["vocab"], (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2))
+    count = axes.sized(row, 3, 0)[0]
+    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    slots = torch.tensor([request_slots(count)[index] for index in chosen], dtype=torch.int32)
+    state = life_state(s, row["vocab"], count)
     return {
         **state,
-        "requests": [_REQUESTS["nothing"], _REQUESTS[row["request"]], _REQUESTS[row["neighbour"]]],
+        "requests": [_REQUESTS[("nothing", row["request"], row["neighbour"])[i % 3]] for i in range(count)],
         "again": row["again"],
         "idx_mapping": slots,
         "expanded_idx_mapping": slots.clone(),
@@ -221,7 +233,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
     }
 
     def life() -> dict[str, Any]:
-        for slot, given in zip((4, 1, 2), pool["requests"], strict=True):
+        for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, state, slot, given, pool)
         flush(arm, state, pool)
         if pool["again"] != "no":
@@ -246,8 +258,15 @@ TARGETS = (
             *relations.of_rows(("logits", "expanded_idx_mapping", "pos"), ("logits",)),
             relations.relaid("logits", ("logits",)),
         ),
+        shapes=shapes.of_cases(cases, "vocabulary"),
     ),
     Target(
-        "v2.logit_bias_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+        "v2.logit_bias_state",
+        (STATE,),
+        state_cases,
+        prepare_state,
+        uses=methods(STATE, *APPLY_METHODS),
+        triton=True,
+        shapes=shapes.of_cases(state_cases, "vocabulary"),
     ),
 )

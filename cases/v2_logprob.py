@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, SLOTS, by_name, guarded_logits, map_rows
+from difftest.cases.v2_batch import GPU, block_of, by_name, guarded_logits, map_rows, slots_for
 from difftest.cases.v2_state import sampling_params
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -143,6 +143,10 @@ def _topk_pool(row: Row, s: Stream) -> Pool:
     return pool
 
 
+def _twenty(size: shapes.Size) -> Row:
+    return {"number": 20}
+
+
 def _topk_contract(row: Row) -> bool:
     return row["logits"] not in axes.UNUSUAL_LOGITS
 
@@ -180,6 +184,7 @@ NAMED_AXES = {
 
 def _named_pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
+    rows, _ = axes.sized(row, 3, 0)
     drawn = [sorted({s.integer(0, vocab) for _ in range(3 + request)}) for request in range(3)]
     choices: dict[str, list[list[int] | None]] = {
         "some": [drawn[0], drawn[1], None],
@@ -190,13 +195,13 @@ def _named_pool(row: Row, s: Stream) -> Pool:
         "129 ids": [None, list(range(129)), None],
         "id V": [[vocab, 1], None, None],
     }
-    slots = map_rows(row["mapping"], 3)
+    slots = map_rows(row["mapping"], rows)
     pool: Pool = {
-        "logits": guarded_logits(row["logits"], 3, vocab, s, FLOATS[row["dtype"]], "padded rows"),
+        "logits": guarded_logits(row["logits"], rows, vocab, s, FLOATS[row["dtype"]], "padded rows"),
         "num_logprobs": row["number"],
-        "sampled_token_ids": s.integers(0, vocab, (3,)),
+        "sampled_token_ids": s.integers(0, vocab, (rows,)),
         "expanded_idx_mapping": torch.tensor(slots, dtype=torch.int32),
-        "named": choices[row["ids"]],
+        "named": [choices[row["ids"]][at % 3] for at in range(rows)],
     }
     if row["logits_mode"]:
         pool["logits_mode"] = True
@@ -215,7 +220,7 @@ def named_cases() -> Iterator[Case]:
 
 def prepare_named(arm: Arm, pool: Pool) -> Call:
     """Requests name ids; then the scores of a step are computed."""
-    state = arm.get(STATE)(SLOTS, pool["logits"].device)
+    state = arm.get(STATE)(slots_for(len(pool["named"])), pool["logits"].device)
     function = arm.first(*TOPK)
     slots = pool["expanded_idx_mapping"]
 
@@ -243,10 +248,11 @@ RANK_AXES = {
 
 
 def _rank_pool(row: Row, s: Stream) -> Pool:
+    rows, _ = axes.sized(row, 3, 0)
     return {
-        "logits": guarded_logits(row["logits"], 3, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
-        "token_ids": token_ids(row["ids"], 1, 3, row["vocab"], s).reshape(3),
-        "output": guarded(torch.full((3,), -5), fill=-9),
+        "logits": guarded_logits(row["logits"], rows, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
+        "token_ids": token_ids(row["ids"], 1, rows, row["vocab"], s).reshape(rows),
+        "output": guarded(torch.full((rows,), -5), fill=-9),
     }
 
 
@@ -271,9 +277,9 @@ def prepare_ranks(arm: Arm, pool: Pool) -> Call:
         logits_stride=logits.stride(0),
         token_ids_ptr=pool["token_ids"],
         vocab_size=logits.shape[1],
-        BLOCK_SIZE=16,
+        BLOCK_SIZE=block_of(logits.shape[1]),
     )
-    return Call(kernel[(3,)], kwargs=arm.bind(kernel.fn, vars(values)))
+    return Call(kernel[(len(logits),)], kwargs=arm.bind(kernel.fn, vars(values)))
 
 
 _SCORES = ("return.logprob_token_ids", "return.logprobs", "return.selected_token_ranks")
@@ -288,6 +294,7 @@ TARGETS = (
         rows=("return",),
         invariants=(relations.unchanged("logits", "token_ids"),),
         relations=(*relations.of_rows(("logits", "token_ids")), relations.relaid("logits")),
+        shapes=shapes.of_cases(token_cases, "vocabulary"),
     ),
     Target(
         "v2.topk_logprobs",
@@ -300,8 +307,16 @@ TARGETS = (
             *relations.of_rows(("logits", "sampled_token_ids"), _SCORES, lambda pool: "cu_num_logits" not in pool),
             relations.relaid("logits", _SCORES),
         ),
+        shapes=shapes.of_cases(topk_cases, "vocabulary", also=_twenty),
     ),
-    Target("v2.topk_logits", TOPK[:1], topk_logits_cases, by_name(*TOPK[:1]), triton=True),
+    Target(
+        "v2.topk_logits",
+        TOPK[:1],
+        topk_logits_cases,
+        by_name(*TOPK[:1]),
+        triton=True,
+        shapes=shapes.of_cases(topk_logits_cases, "vocabulary", also=_twenty),
+    ),
     Target(
         "v2.logprob_token_ids",
         (STATE,),
@@ -312,6 +327,15 @@ TARGETS = (
             *(f"{STATE}.{m}" for m in ("__init__", "add_request", "apply_staged_writes", "max_num_token_ids")),
         ),
         triton=True,
+        shapes=shapes.of_cases(named_cases, "vocabulary"),
     ),
-    Target("v2.ranks_kernel", RANKS, rank_cases, prepare_ranks, triton=True, rows=("output",)),
+    Target(
+        "v2.ranks_kernel",
+        RANKS,
+        rank_cases,
+        prepare_ranks,
+        triton=True,
+        rows=("output",),
+        shapes=shapes.of_cases(rank_cases, "vocabulary"),
+    ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, MAPPINGS, map_rows, per_slot, takes
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -105,5 +105,6 @@ TARGETS = (
             relations.relaid("logits", ("logits",)),
             relations.same_with("min-p near 0 is none where every id is likely", _tiny, ("logits",)),
         ),
+        shapes=shapes.of_cases(cases, "vocabulary"),
     ),
 )

@@ -12,10 +12,20 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, takes
-from difftest.cases.v2_state import add_request, flush, make_state, methods, process, snapshot, token_state
+from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, slots_for, takes
+from difftest.cases.v2_state import (
+    add_request,
+    flush,
+    life_state,
+    make_state,
+    methods,
+    process,
+    request_slots,
+    snapshot,
+    token_state,
+)
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_PENALTIES = (f"{GPU}.sample.penalties:apply_penalties", f"{GPU}.penalties:apply_penalties")
@@ -44,11 +54,11 @@ AXES = {
 }
 
 
-def counts_pool(history: str, vocab: int, s: Stream) -> Pool:
+def counts_pool(history: str, vocab: int, s: Stream, slots: int = SLOTS) -> Pool:
     """`prompt_bin_mask` [slots, vocab / 32] and `output_bin_counts` [slots, vocab], int32, between guard rows."""
     words = -(-vocab // 32)
-    mask = s.integers(0, 1 << 30, (SLOTS, words)) & s.integers(0, 1 << 30, (SLOTS, words))
-    counts = s.integers(0, 6, (SLOTS, vocab)).sub_(3).clamp_(min=0)
+    mask = s.integers(0, 1 << 30, (slots, words)) & s.integers(0, 1 << 30, (slots, words))
+    counts = s.integers(0, 6, (slots, vocab)).sub_(3).clamp_(min=0)
     if history in ("none", "output only"):
         mask.zero_()
     if history in ("none", "prompt only"):
@@ -85,15 +95,15 @@ def _ids(row: Row, drafts: list[int], vocab: int, s: Stream) -> torch.Tensor:
 
 def _pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
-    drafts = axes.draft_counts(row["drafts"], row["requests"])
+    drafts = axes.draft_counts(row["drafts"], *axes.sized(row, row["requests"], 3))
     rows = rows_of(drafts, row["mapping"])
     return {
         "logits": axes.logits(row["logits"], rows.count, vocab, s, FLOATS[row["dtype"]], row["layout"]),
         **rows.pool(),
         "token_ids": _ids(row, drafts, vocab, s),
         **penalty_tensors(row, rows.slots),
-        **counts_pool(row["history"], vocab, s),
-        "num_speculative_tokens": 3,
+        **counts_pool(row["history"], vocab, s, slots_for(len(drafts))),
+        "num_speculative_tokens": max(3, *drafts),
     }
 
 
@@ -218,8 +228,11 @@ _LENGTHS = {
 def _count_pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
     lengths = _LENGTHS[row["lengths"]]
-    pairs = [lengths[slot % 3] for slot in range(SLOTS)]
+    count = slots_for(axes.sized(row, 6, 0)[0])
+    pairs = [lengths[slot % 3] for slot in range(count)]
     slots = {"some": [4, 1, 2], "all": [2, 0, 5, 4, 3, 1], "one": [3], "none": []}[row["slots"]]
+    if "size" in row:
+        slots = list(range(row["size"].batch))
     prompts, prefills = [p for p, _ in pairs], [q for _, q in pairs]
     pool = token_state(s, vocab, prompts, prefills, prefills)
     tokens = pool["all_token_ids"]
@@ -233,13 +246,17 @@ def _count_pool(row: Row, s: Stream) -> Pool:
         tokens[:, 1::5] = {"id V-1": vocab - 1, "-1": -1, "id V": vocab}[row["ids"]]
     if row["layout"] == "padded rows":
         pool["all_token_ids"] = axes.lay_out(tokens, "padded rows")
-    counts = counts_pool("some" if row["before"] == "dirty" else "none", vocab, s)
+    counts = counts_pool("some" if row["before"] == "dirty" else "none", vocab, s, count)
     return {
         **pool,
         **counts,
         "expanded_idx_mapping": torch.tensor(slots, dtype=axes.IDS[row["mapping dtype"]]),
         "max_prefill_len": max([prefills[slot] for slot in slots], default=0),
     }
+
+
+def _long(size: shapes.Size) -> Row:
+    return {"lengths": "across blocks"}
 
 
 def count_cases() -> Iterator[Case]:
@@ -308,12 +325,13 @@ STATE_AXES = {
 
 
 def _state_pool(row: Row, s: Stream) -> Pool:
-    chosen = {"all": [0, 1, 2], "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    count = axes.sized(row, 3, 0)[0]
+    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
     rows = rows_of([0] * len(chosen))
-    mapping = torch.tensor([(4, 1, 2)[i] for i in chosen], dtype=torch.int32)
+    mapping = torch.tensor([request_slots(count)[i] for i in chosen], dtype=torch.int32)
     return {
-        **token_state(s, row["vocab"], (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2)),
-        "requests": [_PENALTIES[name] for name in row["requests"]],
+        **life_state(s, row["vocab"], count),
+        "requests": [_PENALTIES[row["requests"][i % 3]] for i in range(count)],
         "again": row["again"],
         "logits": axes.logits("random", len(chosen), row["vocab"], s, FLOATS[row["dtype"]]),
         "idx_mapping": mapping,
@@ -339,7 +357,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
     }
 
     def life() -> dict[str, Any]:
-        for slot, given in zip((4, 1, 2), pool["requests"], strict=True):
+        for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, state, slot, given, pool)
         flush(arm, state, pool)
         if pool["again"] == "flushed twice":
@@ -380,6 +398,7 @@ TARGETS = (
             ),
             relations.relaid("logits", ("logits",)),
         ),
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts"),
     ),
     Target(
         "v2.penalties_and_temperature",
@@ -389,9 +408,23 @@ TARGETS = (
         uses=(APPLY_TEMPERATURE,),
         triton=True,
         rows=("logits",),
+        shapes=shapes.of_cases(fused_cases, "vocabulary"),
     ),
-    Target("v2.bincount", BINCOUNT, count_cases, prepare_count, triton=True),
     Target(
-        "v2.penalties_state", (STATE,), state_cases, prepare_state, uses=methods(STATE, *APPLY_METHODS), triton=True
+        "v2.bincount",
+        BINCOUNT,
+        count_cases,
+        prepare_count,
+        triton=True,
+        shapes=shapes.of_cases(count_cases, "vocabulary", also=_long),
+    ),
+    Target(
+        "v2.penalties_state",
+        (STATE,),
+        state_cases,
+        prepare_state,
+        uses=methods(STATE, *APPLY_METHODS),
+        triton=True,
+        shapes=shapes.of_cases(state_cases, "vocabulary"),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, SLOTS, by_name, takes
+from difftest.cases.v2_batch import GPU, SLOTS, by_name, slots_for, takes
 from difftest.cases.v2_state import sampling_params, token_state
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -37,15 +38,17 @@ ID_AXES = {
 
 
 def _id_pool(row: Row, s: Stream) -> Pool:
-    lengths = row["lengths"]
+    lengths = (512,) * row["size"].batch if "size" in row else row["lengths"]
+    count = slots_for(len(lengths))
+    mapping = range(len(lengths)) if "size" in row else row["mapping"]
     width = max(lengths) + 8
-    state = token_state(s, 1000, [width] * SLOTS, [width] * SLOTS, [width - 3] * SLOTS, width)
+    state = token_state(s, 1000, [width] * count, [width] * count, [width - 3] * count, width)
     tokens = state["all_token_ids"]
     return {
         "num_tokens": sum(lengths),
-        "query_start_loc": torch.tensor([0, lengths[0], sum(lengths)], dtype=torch.int32),
-        "idx_mapping": torch.tensor(row["mapping"], dtype=torch.int32),
-        "num_computed_tokens": guarded(torch.full((SLOTS,), row["computed"], dtype=torch.int32), fill=2),
+        "query_start_loc": torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32),
+        "idx_mapping": torch.tensor(mapping, dtype=torch.int32),
+        "num_computed_tokens": guarded(torch.full((count,), row["computed"], dtype=torch.int32), fill=2),
         "all_token_ids": axes.lay_out(tokens, row["layout"]) if row["layout"] != "contiguous" else tokens,
     }
 
@@ -76,6 +79,10 @@ def _score_pool(row: Row, s: Stream) -> Pool:
     if row["mode"] != "default":
         pool["logprobs_mode"] = row["mode"]
     return pool
+
+
+def _prompt(size: shapes.Size) -> Row:
+    return {"tokens": 32}
 
 
 def score_cases() -> Iterator[Case]:
@@ -238,8 +245,16 @@ TARGETS = (
         id_cases,
         by_name(TOKEN_IDS, prefill_token_ids="all_token_ids"),
         triton=True,
+        shapes=shapes.of_cases(id_cases),
     ),
-    Target("v2.prompt_scores", SCORES, score_cases, prepare_scores, triton=True),
+    Target(
+        "v2.prompt_scores",
+        SCORES,
+        score_cases,
+        prepare_scores,
+        triton=True,
+        shapes=shapes.of_cases(score_cases, "vocabulary", batches=(1,), also=_prompt),
+    ),
     Target(
         "v2.prompt_logprobs_worker",
         (WORKER,),
@@ -247,5 +262,6 @@ TARGETS = (
         prepare_worker,
         uses=tuple(f"{WORKER}.{m}" for m in ("__init__", "add_request", "remove_request", "compute_prompt_logprobs")),
         triton=True,
+        shapes=shapes.of_cases(worker_cases, "vocabulary", batches=(2,)),
     ),
 )

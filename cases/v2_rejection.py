@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, INF, NAN, Row, Stream, guarded
 from difftest.cases.v2_batch import (
     GPU,
@@ -20,6 +20,7 @@ from difftest.cases.v2_batch import (
     SEED_VALUES,
     SLOTS,
     Rows,
+    block_of,
     guarded_logits,
     launch,
     map_rows,
@@ -95,7 +96,10 @@ def draft_tokens(pattern: str, rows: Rows, logits: torch.Tensor, s: Stream) -> t
     """`draft_sampled` [rows], int64: a request's last token, then its draft tokens, which the row before judges."""
     vocab = logits.shape[1]
     finite = logits.double().nan_to_num(nan=0.0, posinf=1e300, neginf=-1e300)
-    order = torch.sort(finite, dim=-1, descending=True, stable=True).indices
+    if vocab < 32_000:
+        order = torch.sort(finite, dim=-1, descending=True, stable=True).indices
+    else:  # a sort of a timing shape takes seconds
+        order = finite.topk(2).indices
     flat: list[int] = []
     drawn = axes.draft_ids("random" if "like" in pattern else pattern, rows.drafts, vocab, s).tolist()
     for request, count in enumerate(rows.drafts):
@@ -114,7 +118,7 @@ def kept_draft_logits(
     if pattern == "none":
         return None
     vocab = logits.shape[1]
-    whole = s.normal_like(max(SLOTS, len(rows.slots) + 1), STEPS, vocab, dtype=dtype)
+    whole = s.normal_like(max(SLOTS, len(rows.slots) + 1), max(STEPS, *rows.drafts), vocab, dtype=dtype)
     for request, slot in enumerate(rows.slots):
         for step in range(rows.drafts[request]):
             row = rows.first[request] + step
@@ -157,7 +161,7 @@ def step_pool(row: Row, s: Stream) -> Pool:
         "pos": row_positions(row["position"], rows.count, s),
         "temperature": per_slot(row["temperature"].over(len(slots)), slots, 0.7, torch.float32),
         "seed": slot_seeds(row["seed"], slots, s),
-        "num_speculative_steps": STEPS,
+        "num_speculative_steps": max(STEPS, *row["drafts"]),
     }
     if row["use_fp64"] != "default":
         pool["use_fp64"] = row["use_fp64"]
@@ -328,6 +332,7 @@ def _old_pool(row: Row, s: Stream) -> Pool:
             drafts[at + 1] = sampled[at] if agrees else (sampled[at] + 1) % 50
             if row["agreement"] == "-1 drafts":
                 drafts[at + 1] = -1
+    later = max(STEPS, *row["drafts"]) - 1
     rate = {"falling": 0.7, "0": 0.0, "1": 1.0}[row["rates"]]
     drafts = drafts.to(axes.IDS[row["draft dtype"]])
     return {
@@ -337,10 +342,10 @@ def _old_pool(row: Row, s: Stream) -> Pool:
         **rows.pool(),
         "pos": row_positions(row["position"], rows.count, s),
         "seed": slot_seeds(row["seed"], slots, s),
-        "num_speculative_steps": STEPS,
+        "num_speculative_steps": max(STEPS, *row["drafts"]),
         "base_acceptance_rate": rate,
         "decay_factor": 0.5 if row["rates"] == "falling" else 1.0,
-        "acceptance_rates": torch.tensor([rate, rate / 2 if row["rates"] == "falling" else rate]),
+        "acceptance_rates": torch.tensor([rate, *[rate / 2 if row["rates"] == "falling" else rate] * later]),
     }
 
 
@@ -371,7 +376,6 @@ def _old(symbols: tuple[str, ...]) -> Any:
 UTILS = (f"{SPEC}.rejection_sampler_utils", f"{SPEC}.probabilistic_rejection_sampler_utils")
 RESAMPLE = tuple(f"{module}:_resample_kernel" for module in UTILS)
 INSERT = tuple(f"{module}:_insert_resampled_kernel" for module in UTILS)
-BLOCK = 16
 
 KERNEL_AXES = {
     "rejected": ("first", "second", "bonus", "mixed"),
@@ -386,19 +390,26 @@ KERNEL_AXES = {
 
 
 def _resample_pool(row: Row, s: Stream) -> Pool:
-    rest = {"drafts": (2, 2), "use_fp64": "default", "rates": "none", "id dtype": "int32", "position": "plain"}
+    requests, most = axes.sized(row, 2, 2)
+    rest = {
+        "drafts": (most,) * requests,
+        "use_fp64": "default",
+        "rates": "none",
+        "id dtype": "int32",
+        "position": "plain",
+    }
     more = {"mapping": "permuted", "dtype": "float32", "draft dtype": "float32", "layout": "padded rows"}
-    pool = step_pool({**rest, **more, **row}, s)
-    blocks = -(-row["vocab"] // BLOCK)
-    steps = {"first": [0, 0], "second": [1, 1], "bonus": [2, 2], "mixed": [0, 2]}[row["rejected"]]
+    pool = step_pool({"drafts": (most,) * requests, **rest, **more, **row}, s)
+    blocks = -(-row["vocab"] // block_of(row["vocab"]))
+    steps = {"first": (0, 0), "second": (1, 1), "bonus": (2, 2), "mixed": (0, 2)}[row["rejected"]]
     best = torch.float64 if row["USE_FP64"] else torch.float32
     return {
         **{key: value for key, value in pool.items() if key not in ("num_speculative_steps",)},
-        "resampled_local_argmax": guarded(torch.full((2, blocks), -7), fill=-9),
-        "resampled_local_max": guarded(torch.full((2, blocks), 77.0, dtype=best), fill=99.0),
-        "target_rejected_logsumexp": guarded(s.normal_like(2) + 3.0, fill=50.0),
-        "draft_rejected_logsumexp": guarded(s.normal_like(2) + 3.0, fill=50.0),
-        "rejected_step": torch.tensor(steps, dtype=torch.int32),
+        "resampled_local_argmax": guarded(torch.full((requests, blocks), -7), fill=-9),
+        "resampled_local_max": guarded(torch.full((requests, blocks), 77.0, dtype=best), fill=99.0),
+        "target_rejected_logsumexp": guarded(s.normal_like(requests) + 3.0, fill=50.0),
+        "draft_rejected_logsumexp": guarded(s.normal_like(requests) + 3.0, fill=50.0),
+        "rejected_step": torch.tensor([steps[request % 2] for request in range(requests)], dtype=torch.int32),
         "USE_FP64": row["USE_FP64"],
     }
 
@@ -430,7 +441,7 @@ def prepare_resample(arm: Arm, pool: Pool) -> Call:
         "draft_logits_stride_1": 0 if drafts is None else drafts.stride(1),
         "temp_ptr": pool["temperature"],
         "vocab_size": target.shape[1],
-        "BLOCK_SIZE": BLOCK,
+        "BLOCK_SIZE": block_of(target.shape[1]),
         "HAS_DRAFT_LOGITS": drafts is not None,
         "USE_FP64": pool["USE_FP64"],
         "USE_BLOCK_VERIFICATION": False,
@@ -438,7 +449,7 @@ def prepare_resample(arm: Arm, pool: Pool) -> Call:
         **_no_watermark(),
     }
     kernel = arm.first(*RESAMPLE)
-    launched: Call = launch(arm, kernel, (2, pool["resampled_local_max"].shape[1]), values)
+    launched: Call = launch(arm, kernel, tuple(pool["resampled_local_max"].shape), values)
     return launched
 
 
@@ -465,10 +476,12 @@ INSERT_AXES = {
 
 
 def _insert_pool(row: Row, s: Stream) -> Pool:
-    slots = map_rows("permuted", 2)
-    rows = Rows((2, 1), tuple(slots))
+    requests, most = axes.sized(row, 2, 2)
+    slots = map_rows("permuted", requests)
+    rows = Rows((most,) * requests if "size" in row else (2, 1), tuple(slots))
     accepted = {"first rejected": [0, 0], "one accepted": [1, 1], "all accepted": [2, 1], "mixed": [0, 1]}
-    scores = s.normal_like(2, row["blocks"])
+    kept = (accepted[row["accepted"]] * requests)[:requests]
+    scores = s.normal_like(requests, row["blocks"])
     if row["scores"] == "ties":
         scores = torch.full_like(scores, 1.5)
     elif row["scores"] == "NaN in one block":
@@ -476,13 +489,18 @@ def _insert_pool(row: Row, s: Stream) -> Pool:
     elif row["scores"] != "random":
         scores.fill_({"-inf": -INF, "NaN everywhere": NAN, "+inf": INF}[row["scores"]])
     return {
-        "sampled": guarded(torch.full((2, 3), -7), fill=-9),
-        "num_sampled": guarded(torch.tensor(accepted[row["accepted"]], dtype=torch.int32), fill=0),
-        "resampled_local_argmax": guarded(s.integers(0, 99, (2, row["blocks"])), fill=77),
+        "sampled": guarded(torch.full((requests, most + 1), -7), fill=-9),
+        "num_sampled": guarded(torch.tensor(kept, dtype=torch.int32), fill=0),
+        "resampled_local_argmax": guarded(s.integers(0, 99, (requests, row["blocks"])), fill=77),
         "resampled_local_max": guarded(scores, fill=99.0),
         **rows.pool(),
-        "temp": per_slot(row["temperature"].over(2), slots, 0.7, torch.float32),
+        "temp": per_slot(row["temperature"].over(requests), slots, 0.7, torch.float32),
     }
+
+
+def _blocks(size: shapes.Size) -> Row:
+    """Blocks of 1024 ids of a vocabulary of 151,936."""
+    return {"blocks": 149}
 
 
 def insert_cases() -> Iterator[Case]:
@@ -508,7 +526,7 @@ def prepare_insert(arm: Arm, pool: Pool) -> Call:
         "resample_num_blocks": blocks,
         "PADDED_RESAMPLE_NUM_BLOCKS": 1 << (blocks - 1).bit_length(),
     }
-    launched: Call = launch(arm, arm.first(*INSERT), (2,), values)
+    launched: Call = launch(arm, arm.first(*INSERT), (len(pool["sampled"]),), values)
     return launched
 
 
@@ -598,8 +616,16 @@ TARGETS = (
         rows=("return[0]", "return[1]"),
         invariants=INVARIANTS,
         relations=RELATIONS,
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
-    Target("v2.rejection_scores", REJECTION_SAMPLE, scores_cases, prepare_scores, triton=True),
+    Target(
+        "v2.rejection_scores",
+        REJECTION_SAMPLE,
+        scores_cases,
+        prepare_scores,
+        triton=True,
+        shapes=shapes.of_cases(scores_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
+    ),
     Target(
         "v2.rejection_block",
         (BLOCK_KERNEL,),
@@ -611,9 +637,38 @@ TARGETS = (
         rows=("return[0]", "return[1]"),
         invariants=INVARIANTS,
         relations=RELATIONS,
+        shapes=shapes.of_cases(block_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
-    Target("v2.strict_rejection_sample", STRICT, strict_cases, _old(STRICT), triton=True),
-    Target("v2.synthetic_rejection_sample", SYNTHETIC, synthetic_cases, _old(SYNTHETIC), triton=True),
-    Target("v2.resample_kernel", RESAMPLE, resample_cases, prepare_resample, triton=True),
-    Target("v2.insert_resampled_kernel", INSERT, insert_cases, prepare_insert, triton=True),
+    Target(
+        "v2.strict_rejection_sample",
+        STRICT,
+        strict_cases,
+        _old(STRICT),
+        triton=True,
+        shapes=shapes.of_cases(strict_cases, "drafts"),
+    ),
+    Target(
+        "v2.synthetic_rejection_sample",
+        SYNTHETIC,
+        synthetic_cases,
+        _old(SYNTHETIC),
+        triton=True,
+        shapes=shapes.of_cases(synthetic_cases, "drafts"),
+    ),
+    Target(
+        "v2.resample_kernel",
+        RESAMPLE,
+        resample_cases,
+        prepare_resample,
+        triton=True,
+        shapes=shapes.of_cases(resample_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
+    ),
+    Target(
+        "v2.insert_resampled_kernel",
+        INSERT,
+        insert_cases,
+        prepare_insert,
+        triton=True,
+        shapes=shapes.of_cases(insert_cases, "drafts", also=_blocks),
+    ),
 )

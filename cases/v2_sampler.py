@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of, takes
 from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
-from difftest.cases.v2_state import add_request, flush, make_state, methods, token_state
+from difftest.cases.v2_state import add_request, flush, life_state, make_state, methods, request_slots
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -81,7 +81,6 @@ AXES = {
     "layout": ("contiguous", "padded rows", "every other row"),
     "prefilling": ("no", "first request"),
 }
-_SLOTS = (4, 1, 2)
 
 
 def _step(rows: Rows, slots: Sequence[int], state: Pool, input_ids: torch.Tensor, late: bool, s: Stream) -> Pool:
@@ -105,19 +104,20 @@ def _step(rows: Rows, slots: Sequence[int], state: Pool, input_ids: torch.Tensor
     }
 
 
-def _state(s: Stream, vocab: int) -> Pool:
-    step: Pool = token_state(s, vocab, (3, 2, 1, 5, 4, 2), (4, 3, 1, 5, 6, 2), (6, 5, 3, 7, 9, 4))
+def _state(s: Stream, vocab: int, count: int) -> Pool:
+    step: Pool = life_state(s, vocab, count, ((3, 2, 1, 5, 4, 2), (4, 3, 1, 5, 6, 2), (6, 5, 3, 7, 9, 4)))
     return step
 
 
 def _pool(row: Row, s: Stream) -> Pool:
-    state = _state(s, row["vocab"])
-    rows = rows_of((0, 0, 0))
+    count, _ = axes.sized(row, 3, 0)
+    state = _state(s, row["vocab"], count)
+    rows = rows_of((0,) * count)
     ids = s.integers(0, row["vocab"], (rows.count,), torch.int32)
     return {
         **state,
-        **_step(rows, _SLOTS, state, ids, row["prefilling"] != "no", s),
-        "requests": [_REQUESTS[row["neighbours"]], _REQUESTS[row["request"]], _REQUESTS["greedy"]],
+        **_step(rows, request_slots(count), state, ids, row["prefilling"] != "no", s),
+        "requests": [_REQUESTS[(row["neighbours"], row["request"], "greedy")[i % 3]] for i in range(count)],
         "logprobs_mode": row["mode"],
         "logits": guarded_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
     }
@@ -198,7 +198,7 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     sampler = make_sampler(arm, pool)
 
     def step() -> dict[str, Any]:
-        for slot, given in zip(_SLOTS, pool["requests"], strict=True):
+        for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, sampler, slot, given, pool)
         flush(arm, sampler, pool)
         return outcome(sampler(**call_arguments(arm, sampler, pool)))
@@ -244,8 +244,9 @@ REJECTION_AXES = {
 
 def _rejection_pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
-    state = _state(s, vocab)
-    slots = _SLOTS[:2]
+    count = len(row["drafts"])
+    state = _state(s, vocab, count)
+    slots = tuple(request_slots(count))
     rows = rows_of(row["drafts"])
     logits = guarded_logits(row["logits"], rows.count, vocab, s, FLOATS[row["dtype"]])
     mapped = Rows(rows.drafts, slots)
@@ -253,11 +254,11 @@ def _rejection_pool(row: Row, s: Stream) -> Pool:
     return {
         **state,
         **_step(mapped, slots, state, drafts.int(), row["prefilling"] != "no", s),
-        "requests": [_REQUESTS[row["neighbours"]], _REQUESTS[row["request"]]],
+        "requests": [_REQUESTS[(row["neighbours"], row["request"])[i % 2]] for i in range(count)],
         "logprobs_mode": row["mode"],
         "logits": logits,
         "draft_logits": kept_draft_logits(row["draft logits"], mapped, logits, drafts, s, torch.float32),
-        "num_speculative_steps": 2,
+        "num_speculative_steps": max(2, *row["drafts"]),
         "method": row["method"],
     }
 
@@ -290,7 +291,7 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
     verifier = cls(**arm.bind(cls, values))
 
     def step() -> dict[str, Any]:
-        for slot, given in zip(_SLOTS, pool["requests"], strict=False):
+        for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, sampler, slot, given, pool)
         flush(arm, sampler, pool)
         return outcome(verifier(**call_arguments(arm, verifier, pool)))
@@ -299,9 +300,23 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
 
 
 TARGETS = (
-    Target("v2.sampler", (SAMPLER,), cases, prepare, uses=SAMPLER_PARTS, triton=True),
     Target(
-        "v2.sampler_logits_mode", (SAMPLER,), logits_mode_cases, prepare_logits_mode, uses=SAMPLER_PARTS, triton=True
+        "v2.sampler",
+        (SAMPLER,),
+        cases,
+        prepare,
+        uses=SAMPLER_PARTS,
+        triton=True,
+        shapes=shapes.of_cases(cases, "vocabulary"),
+    ),
+    Target(
+        "v2.sampler_logits_mode",
+        (SAMPLER,),
+        logits_mode_cases,
+        prepare_logits_mode,
+        uses=SAMPLER_PARTS,
+        triton=True,
+        shapes=shapes.of_cases(logits_mode_cases, "vocabulary"),
     ),
     Target(
         "v2.rejection_sampler",
@@ -315,5 +330,6 @@ TARGETS = (
             *SAMPLER_PARTS,
         ),
         triton=True,
+        shapes=shapes.of_cases(rejection_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
 )

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes, relations
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, guarded_logits, launch, takes
+from difftest.cases.v2_batch import GPU, block_of, guarded_logits, launch, takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -158,7 +158,8 @@ def several_cases() -> Iterator[Case]:
 
 def cat_cases() -> Iterator[Case]:
     def build(row: Row, s: Stream) -> Pool:
-        return {"chunks": [_pool({**row, "requests": n}, s, 2) for n in (2, 1, 3)][: row["requests"]]}
+        each = (2, 1, 3) if row["requests"] <= 3 else (row["requests"] // 2, row["requests"] - row["requests"] // 2)
+        return {"chunks": [_pool({**row, "requests": n}, s, 2) for n in each][: row["requests"]]}
 
     chosen = {**AXES, "vocab": (50, 9), "requests": (3, 1), "sampled": ("mixed", "none"), "dtype": ("float32",)}
     chosen["most kept"] = ("V", 5)
@@ -196,9 +197,10 @@ KERNEL_AXES = {
 
 
 def _kernel_pool(row: Row, s: Stream) -> Pool:
-    rows = {**row, "requests": 3, "sampled dtype": "int32"}
+    requests, _ = axes.sized(row, 3, 0)
+    rows = {**row, "requests": requests, "sampled dtype": "int32"}
     pool = _pool(rows, s, row["rows per request"])
-    count = 3 * row["rows per request"]
+    count = requests * row["rows per request"]
     width = min(pool["max_num_kept"], row["vocab"])
     return {
         **pool,
@@ -243,7 +245,7 @@ def _prepare_kernel(symbol: str) -> Any:
             "vocab_size": logits.shape[1],
             "max_num_kept": pool["max_num_kept"],
             "ROWS_PER_REQUEST": pool["rows_per_request"],
-            "BLOCK_SIZE": 16,
+            "BLOCK_SIZE": block_of(logits.shape[1]),
         }
         launched: Call = launch(arm, kernel, (grid,), values)
         return launched
@@ -268,6 +270,7 @@ TARGETS = (
             ),
             relations.relaid("logits", ("return.counts", "return.ids")),
         ),
+        shapes=shapes.of_cases(cases, "vocabulary"),
     ),
     Target(
         "v2.sampling_mask_lists",
@@ -276,6 +279,7 @@ TARGETS = (
         prepare_lists,
         uses=(TENSORS, FROM_LOGITS, LISTS, f"{LISTS}.slice_request", f"{LISTS}.to_nested_list"),
         triton=True,
+        shapes=shapes.of_cases(cases, "vocabulary"),
     ),
     Target(
         "v2.sampling_mask_rows",
@@ -284,8 +288,31 @@ TARGETS = (
         prepare_lists,
         uses=(TENSORS, TOLISTS, LISTS, f"{LISTS}.slice_request", f"{LISTS}.to_nested_list"),
         triton=True,
+        shapes=shapes.of_cases(several_cases, "vocabulary"),
     ),
-    Target("v2.sampling_mask_cat", (CAT,), cat_cases, prepare_cat, uses=(TENSORS, FROM_LOGITS, TOLISTS), triton=True),
-    Target("v2.sampling_mask_kernel", (COMPACT,), kernel_cases, _prepare_kernel(COMPACT), triton=True),
-    Target("v2.pack_mask_kernel", (PACK,), pack_cases, _prepare_kernel(PACK), triton=True),
+    Target(
+        "v2.sampling_mask_cat",
+        (CAT,),
+        cat_cases,
+        prepare_cat,
+        uses=(TENSORS, FROM_LOGITS, TOLISTS),
+        triton=True,
+        shapes=shapes.of_cases(cat_cases, "vocabulary"),
+    ),
+    Target(
+        "v2.sampling_mask_kernel",
+        (COMPACT,),
+        kernel_cases,
+        _prepare_kernel(COMPACT),
+        triton=True,
+        shapes=shapes.of_cases(kernel_cases, "vocabulary"),
+    ),
+    Target(
+        "v2.pack_mask_kernel",
+        (PACK,),
+        pack_cases,
+        _prepare_kernel(PACK),
+        triton=True,
+        shapes=shapes.of_cases(pack_cases, "vocabulary"),
+    ),
 )

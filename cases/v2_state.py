@@ -43,6 +43,9 @@ SAMPLING_DEFAULTS: dict[str, Any] = {
 }
 """What a request asks for when it asks for nothing; field names as in vLLM's SamplingParams."""
 
+LENGTHS = ((3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2))
+"""Prompt, prefill and total tokens of the slots."""
+
 STATE_TENSORS = ("all_token_ids", "prompt_len", "prefill_len", "total_len", "num_computed_tokens")
 
 
@@ -76,6 +79,18 @@ def token_state(
         "prefill_len": lengths(prefills),
         "total_len": lengths(totals),
     }
+
+
+def request_slots(count: int) -> Sequence[int]:
+    """Slots that requests come into: 4, 1 and 2, or all from 0 on where there are more."""
+    return (4, 1, 2)[:count] if count <= 3 else range(count)
+
+
+def life_state(s: Stream, vocab: int, count: int, lengths: Sequence[Sequence[int]] = LENGTHS) -> Pool:
+    """:func:`token_state` for so many requests; prompts, prefills and totals by turns."""
+    slots = max(SLOTS, count)
+    each = [[values[slot % len(values)] for slot in range(slots)] for values in lengths]
+    return token_state(s, vocab, each[0], each[1], each[2])
 
 
 def request_states(pool: Pool, vocab: int) -> SimpleNamespace:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream
-from difftest.cases.v2_batch import GPU, guarded_logits
-from difftest.cases.v2_state import add_request, flush, make_state, methods, snapshot, token_state
+from difftest.cases.v2_batch import GPU, guarded_logits, map_rows, slots_for
+from difftest.cases.v2_state import add_request, flush, life_state, make_state, methods, request_slots, snapshot
 from difftest.target import Arm, Call, Case, Pool, Target
 
 SAMPLING_STATES = f"{GPU}.sample.states:SamplingStates"
@@ -52,13 +52,14 @@ AXES = {
 
 
 def _pool(row: Row, s: Stream) -> Pool:
-    vocab = 40
-    chosen = {"all": [0, 1, 2], "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
-    slots = [(4, 1, 2)[index] for index in chosen]
+    vocab = row["size"].vocabulary if "size" in row else 40
+    count = axes.sized(row, 3, 0)[0]
+    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    slots = [request_slots(count)[index] for index in chosen]
     each = 1 if row["drafts"] == "none" else 2
     return {
-        **token_state(s, vocab, (3, 2, 1, 5, 4, 2), (6, 5, 3, 5, 9, 2), (6, 5, 3, 5, 9, 2)),
-        "requests": [_REQUESTS["greedy"], _REQUESTS[row["request"]], _REQUESTS[row["neighbour"]]],
+        **life_state(s, vocab, count),
+        "requests": [_REQUESTS[("greedy", row["request"], row["neighbour"])[i % 3]] for i in range(count)],
         "again": row["again"],
         "idx_mapping": torch.tensor(slots, dtype=torch.int32),
         "expanded_idx_mapping": torch.tensor([slot for slot in slots for _ in range(each)], dtype=torch.int32),
@@ -86,7 +87,7 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     context = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
 
     def life() -> dict[str, Any]:
-        for slot, given in zip((4, 1, 2), pool["requests"], strict=True):
+        for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, state, slot, given, pool)
         flush(arm, state, pool)
         if pool["again"] != "no":
@@ -134,11 +135,12 @@ STAGED_AXES = {
 
 def _staged_pool(row: Row, s: Stream) -> Pool:
     writes: list[Any] = []
-    for place, start, length in _WRITES[row["writes"]]:
+    batch = axes.sized(row, 4, 0)[0]
+    for place, start, length in [(at, 0, 64) for at in range(batch)] if "size" in row else _WRITES[row["writes"]]:
         values = s.integers(-50, 1000, (length,)).tolist()
         writes.append([place, start, [value / 4 for value in values] if row["dtype"] == "float32" else values])
     return {
-        "size": [4, row["width"]] if row["width"] else 4,
+        "size": [batch, row["width"]] if row["width"] else batch,
         "dtype": getattr(torch, row["dtype"]),
         "device": torch.device("cpu"),
         "writes": writes,
@@ -192,12 +194,12 @@ COUNT_AXES = {
 
 def _count_pool(row: Row, s: Stream) -> Pool:
     drafts = row["drafts"]
-    slots = [(2 - i) % 5 for i in range(len(drafts))]
+    slots = map_rows("permuted", len(drafts))
     ends = [0]
     for count in drafts:
         ends.append(ends[-1] + count + 1)
     lengths = s.integers(5, 50, (len(drafts),)).int()
-    prefill = torch.full((6,), 3, dtype=torch.int32)
+    prefill = torch.full((slots_for(len(drafts)),), 3, dtype=torch.int32)
     for request, slot in enumerate(slots):
         late = row["prefill"] == "all prefilling" or (row["prefill"].startswith("one") and request == 0)
         prefill[slot] = int(lengths[request]) + (1 if late else 0 if row["prefill"] == "exactly done" else -4)
@@ -226,6 +228,7 @@ TARGETS = (
             f"{SAMPLING_STATES}.max_num_logprobs",
         ),
         triton=True,
+        shapes=shapes.of_cases(cases, "vocabulary"),
     ),
     Target(
         "v2.staged_writes",
@@ -234,6 +237,13 @@ TARGETS = (
         prepare_staged,
         uses=tuple(f"{STAGED}.{name}" for name in ("__init__", "stage_write", "stage_write_elem", "apply_write")),
         triton=True,
+        shapes=shapes.of_cases(staged_cases),
     ),
-    Target("v2.num_sampled_and_rejected", (SAMPLED_AND_REJECTED,), count_cases, triton=True),
+    Target(
+        "v2.num_sampled_and_rejected",
+        (SAMPLED_AND_REJECTED,),
+        count_cases,
+        triton=True,
+        shapes=shapes.of_cases(count_cases, "drafts"),
+    ),
 )

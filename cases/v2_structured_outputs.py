@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, guarded_logits, launch, rows_of, strides, takes
 from difftest.errors import ApiChange
@@ -65,7 +66,7 @@ def _pool(row: Row, s: Stream) -> Pool:
         "req_ids": names,
         "grammar_req_ids": chosen,
         "grammar_bitmask": _mask(row["bits"], masks, row["vocab"], row["mask width"], s),
-        "most_drafts": 3,
+        "most_drafts": max(3, *rows.drafts),
     }
 
 
@@ -149,9 +150,10 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
     kernel = arm.get(KERNEL)
     logits, mask, first = pool["logits"], pool["bitmask"], pool["cu_num_logits"].tolist()
     names = takes(kernel)
-    stride = 4
     if "MASK_STRIDE" not in names and any(first[at] + place >= first[at + 1] for at, place in pool["keys"]):
         raise ApiChange("this version's kernel names rows by their index, so none is past a request's drafts")
+    stride = max(4, *(end - begin for begin, end in itertools.pairwise(first)))
+    block = 32 if logits.shape[1] < 32_000 else 1024
     rows = [first[request] + place for request, place in pool["keys"]]
     keyed = [request * stride + place for request, place in pool["keys"]]
     values: dict[str, Any] = {
@@ -162,9 +164,9 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
         **strides(logits=logits, bitmask=mask),
         "vocab_size": logits.shape[1],
         "MASK_STRIDE": stride,
-        "BLOCK_SIZE": 32,
+        "BLOCK_SIZE": block,
     }
-    grid = (len(rows), -(-logits.shape[1] // 32))
+    grid = (len(rows), -(-logits.shape[1] // block))
     if "bitmask_indices_ptr" in names:
         indices = [rows.index(row) if row in rows else -1 for row in range(logits.shape[0])]
         values["bitmask_indices_ptr"] = torch.tensor(indices, dtype=torch.int32)
@@ -209,7 +211,22 @@ TARGETS = (
         uses=(WORKER, f"{WORKER}.__init__"),
         triton=True,
         rows=("logits",),
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts"),
     ),
-    Target("v2.grammar_bitmask_kernel", (KERNEL,), kernel_cases, prepare_kernel, triton=True, rows=("logits",)),
-    Target("v2.grammar_invalid_drafts", (INVALID,), invalid_cases, prepare_invalid),
+    Target(
+        "v2.grammar_bitmask_kernel",
+        (KERNEL,),
+        kernel_cases,
+        prepare_kernel,
+        triton=True,
+        rows=("logits",),
+        shapes=shapes.of_cases(kernel_cases, "vocabulary", "drafts"),
+    ),
+    Target(
+        "v2.grammar_invalid_drafts",
+        (INVALID,),
+        invalid_cases,
+        prepare_invalid,
+        shapes=shapes.of_cases(invalid_cases, "drafts"),
+    ),
 )

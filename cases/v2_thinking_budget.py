@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, SLOTS, by_name, guarded_logits, rows_of
+from difftest.cases.v2_batch import GPU, by_name, guarded_logits, rows_of, slots_for
 from difftest.cases.v2_state import add_request, flush, make_state, methods, process, token_state
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -86,13 +86,15 @@ def _tokens(
 def _pool(row: Row, s: Stream) -> Pool:
     rows = rows_of(row["drafts"])
     markers = MARKERS[row["markers"]]
-    state = token_state(s, 15, [_PROMPT] * SLOTS, [_TOTAL] * SLOTS, [_TOTAL] * SLOTS, _TOTAL + 6)
+    vocab = row["size"].vocabulary if "size" in row else 40
+    count = slots_for(len(rows.slots))
+    state = token_state(s, 15, [_PROMPT] * count, [_TOTAL] * count, [_TOTAL] * count, _TOTAL + 6)
     input_ids: list[int] = []
     for slot, drafts in zip(rows.slots, rows.drafts, strict=True):
         tokens = _tokens(row["place"], markers, drafts, s)
         state["all_token_ids"][slot, :_TOTAL] = torch.tensor(tokens[:_TOTAL], dtype=torch.int32)
         input_ids += [tokens[_TOTAL - 1], *tokens[_TOTAL:]]
-    budget = torch.full((SLOTS,), -1, dtype=torch.int32)
+    budget = torch.full((count,), -1, dtype=torch.int32)
     for request, slot in enumerate(rows.slots):
         if row["only"] == "both" or request == ("first", "second").index(row["only"]):
             budget[slot] = row["budget"]
@@ -106,11 +108,18 @@ def _pool(row: Row, s: Stream) -> Pool:
         scanned = 1
 
     def filled(value: int) -> torch.Tensor:
-        made: torch.Tensor = guarded(torch.full((SLOTS,), value, dtype=torch.int32), fill=-1)
+        made: torch.Tensor = guarded(torch.full((count,), value, dtype=torch.int32), fill=-1)
         return made
 
     pool: Pool = {
-        "logits": guarded_logits("random", rows.count, 40, s, FLOATS[row["dtype"]], row["layout"]),
+        "logits": guarded_logits(
+            "random",
+            rows.count,
+            vocab,
+            s,
+            FLOATS[row["dtype"]],
+            row["layout"],
+        ),
         **rows.pool(),
         **state,
         "req_ids": torch.tensor(rows.slots, dtype=torch.int32),
@@ -170,7 +179,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
             reasoning_end_token_ids=forced,
             natural_reasoning_end_token_ids=natural,
         )
-    state = make_state(arm, STATE, pool, 40, reasoning_config=config)
+    state = make_state(arm, STATE, pool, pool["logits"].shape[1], reasoning_config=config)
     names = ("idx_mapping", "expanded_idx_mapping", "expanded_local_pos", "input_ids")
     context = {**{name: pool[name] for name in names}, "idx_mapping_np": pool["idx_mapping"].cpu().numpy()}
     cached = ("cached_last_start", "cached_last_end", "cached_scan_pos")
@@ -196,7 +205,15 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
 
 
 TARGETS = (
-    Target("v2.apply_thinking_budget", (APPLY,), cases, by_name(APPLY), triton=True, rows=("logits",)),
+    Target(
+        "v2.apply_thinking_budget",
+        (APPLY,),
+        cases,
+        by_name(APPLY),
+        triton=True,
+        rows=("logits",),
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts"),
+    ),
     Target(
         "v2.thinking_budget_state",
         (STATE,),
@@ -204,5 +221,6 @@ TARGETS = (
         prepare_state,
         uses=methods(STATE, *APPLY_METHODS),
         triton=True,
+        shapes=shapes.of_cases(state_cases, "vocabulary", "drafts"),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes
+from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import (
     GPU,
@@ -20,6 +20,7 @@ from difftest.cases.v2_batch import (
     per_slot,
     row_positions,
     slot_seeds,
+    slots_for,
     strides,
 )
 from difftest.cases.v2_rejection import AXES as REJECTION_AXES
@@ -89,11 +90,12 @@ def _pool(row: Row, s: Stream) -> Pool:
     if row["cache"] != "none" and row["skipped"] == "no mask":
         row = {**row, "skipped": "none"}  # a cache needs slots, and slots come with a mask
     dtype = FLOATS[row["dtype"]]
-    mapping = map_rows(row["mapping"], _ROWS)
+    rows, _ = axes.sized(row, _ROWS, 0)
+    mapping = map_rows(row["mapping"], rows)
     pool: Pool = {
-        "logits": guarded_logits(row["logits"], _ROWS, row["vocab"], s, dtype, row["layout"]),
+        "logits": guarded_logits(row["logits"], rows, row["vocab"], s, dtype, row["layout"]),
         "contexts": contexts(
-            row["contexts"], _ROWS, row["context width"], s, axes.IDS[row["context dtype"]], row["context layout"]
+            row["contexts"], rows, row["context width"], s, axes.IDS[row["context dtype"]], row["context layout"]
         ),
         "key": KEYS[row["key"]],
         "use_fp64": row["use_fp64"],
@@ -102,16 +104,16 @@ def _pool(row: Row, s: Stream) -> Pool:
     if row["skipped"] != "no mask":
         pool["expanded_idx_mapping"] = torch.tensor(mapping, dtype=torch.int32)
     if row["skipped"] != "no mask":
-        skipped = {"none": [False, False], "first": [True, False], "all": [True, True]}[row["skipped"]]
+        skipped = {"none": [False] * rows, "first": [True, *[False] * (rows - 1)], "all": [True] * rows}[row["skipped"]]
         pool |= {
             "skip_mask": torch.tensor(skipped),
-            "temperatures": per_slot(row["temperature"].over(_ROWS), mapping, 0.7, torch.float32),
+            "temperatures": per_slot(row["temperature"].over(rows), mapping, 0.7, torch.float32),
             "seeds": slot_seeds(row["seed"], mapping, s),
-            "positions": row_positions("plain", _ROWS, s),
+            "positions": row_positions("plain", rows, s),
         }
     if row["cache"] != "none":
-        pool["logits_cache"] = guarded(axes.poison((SLOTS, 2, row["vocab"]), dtype))
-        pool["logits_cache_source"] = axes.logits("random", _ROWS, row["vocab"], s, dtype)
+        pool["logits_cache"] = guarded(axes.poison((slots_for(rows), 2, row["vocab"]), dtype))
+        pool["logits_cache_source"] = axes.logits("random", rows, row["vocab"], s, dtype)
         each = row["cache"] == "a column each"
         pool["logits_cache_col"] = torch.tensor([1, 0] if each else 1, dtype=torch.int32)
     return pool
@@ -143,14 +145,16 @@ _PROMPT, _TOTAL = 4, 12
 
 
 def _mask_pool(row: Row, s: Stream) -> Pool:
-    rows, width = 4, row["width"]
+    (rows, _), width = axes.sized(row, 4, 0), row["width"]
+    count = slots_for(rows)
+    whole = _TOTAL if "size" not in row else 1024
     slots = map_rows(row["mapping"], rows)
     if row["local"] == "block":
         slots = [slots[0], slots[0], slots[0], slots[2]]
-    tokens = s.integers(0, 3 if row["history"] == "repeats" else 900, (SLOTS, _TOTAL + 3)).int()
+    tokens = s.integers(0, 3 if row["history"] == "repeats" else 900, (count, whole + 3)).int()
     if row["history"] == "all the same":
         tokens.fill_(7)
-    total = {"empty": _PROMPT, "one token": _PROMPT + 1}.get(row["history"], _TOTAL)
+    total = {"empty": _PROMPT, "one token": _PROMPT + 1}.get(row["history"], whole)
     ends = []
     for slot in slots:
         past = tokens[slot, :total].tolist()
@@ -160,8 +164,8 @@ def _mask_pool(row: Row, s: Stream) -> Pool:
     pool: Pool = {
         "all_token_ids": guarded(tokens, fill=0),
         "req_indices": torch.tensor(slots, dtype=torch.int32),
-        "prompt_lens": guarded(torch.full((SLOTS,), _PROMPT, dtype=torch.int32), fill=1),
-        "total_lens": guarded(torch.full((SLOTS,), total, dtype=torch.int32), fill=2),
+        "prompt_lens": guarded(torch.full((count,), _PROMPT, dtype=torch.int32), fill=1),
+        "total_lens": guarded(torch.full((count,), total, dtype=torch.int32), fill=2),
         "contexts": torch.tensor(ends, dtype=torch.int64),
         "max_history": row["max_history"],
         "include_prompt": row["include_prompt"],
@@ -210,7 +214,7 @@ def prepare_mask_kernel(arm: Arm, pool: Pool) -> Call:
         "HAS_HISTORY_OFFSETS": offsets is not None,
         "SPECULATIVE_CONTEXTS": local is not None,
         "DRAFT_CONTEXTS": False,
-        "BLOCK": 4,
+        "BLOCK": 4 if pool["all_token_ids"].shape[1] < 1000 else 128,
     }
     launched: Call = launch(arm, arm.get(MASK_KERNEL), (rows,), values)
     return launched
@@ -218,7 +222,10 @@ def prepare_mask_kernel(arm: Arm, pool: Pool) -> Call:
 
 def mask_kernel_cases() -> Iterator[Case]:
     def build(row: Row, s: Stream) -> Pool:
-        return {**_mask_pool(row, s), "output": guarded(torch.full((4,), 9, dtype=torch.uint8), fill=8)}
+        return {
+            **_mask_pool(row, s),
+            "output": guarded(torch.full((axes.sized(row, 4, 0)[0],), 9, dtype=torch.uint8), fill=8),
+        }
 
     yield from axes.cases_from(MASK_AXES, build, name="v2.repeated_contexts_kernel", limit=45)
 
@@ -236,15 +243,16 @@ DRAFT_AXES = {
 def _draft_pool(row: Row, s: Stream) -> Pool:
     rest = {"skip_partial_context": False, "offsets": "none", "width": 2, "local": "none", "mapping": "permuted"}
     pool = _mask_pool({**rest, **row}, s)
-    prior = s.integers(0, 900, (5, 3, 2))
+    rows, _ = axes.sized(row, 4, 0)
+    prior = s.integers(0, 900, (rows + 1, 3, 2))
     if row["prior"] == "the same":
-        prior[:4] = pool["contexts"].unsqueeze(1)
-    enabled = {"all": [True] * 4, "none": [False] * 4, "first": [True, False, False, False]}[row["enabled"]]
+        prior[:rows] = pool["contexts"].unsqueeze(1)
+    enabled = {"all": [True] * rows, "none": [False] * rows, "first": [True, *[False] * (rows - 1)]}[row["enabled"]]
     kept = ("all_token_ids", "req_indices", "prompt_lens", "total_lens", "contexts", "max_history", "include_prompt")
     return {
         **{name: pool[name] for name in kept},
         "prior_contexts": prior,
-        "steps": torch.full((4,), row["step"], dtype=torch.int64),
+        "steps": torch.full((rows,), row["step"], dtype=torch.int64),
         "enabled": torch.tensor(enabled),
     }
 
@@ -270,7 +278,7 @@ def rejection_cases() -> Iterator[Case]:
     def build(row: Row, s: Stream) -> Pool:
         pool = step_pool({**rest, **row}, s)
         rows = pool["target_logits"].shape[0]
-        marked = torch.zeros(SLOTS, dtype=torch.bool)
+        marked = torch.zeros(max(SLOTS, len(row["drafts"]) + 1), dtype=torch.bool)
         slots = pool["idx_mapping"].tolist()
         marked[{"all": slots, "one slot": slots[:1], "none": []}[row["marked"]]] = True
         pool |= {
@@ -291,10 +299,37 @@ def rejection_cases() -> Iterator[Case]:
 
 
 TARGETS = (
-    Target("v2.watermark_sample", (SAMPLE,), cases, by_name(SAMPLE), triton=True, rows=("return",)),
-    Target("v2.repeated_contexts", (REPEATED,), mask_cases, by_name(REPEATED)),
-    Target("v2.repeated_contexts_kernel", (MASK_KERNEL,), mask_kernel_cases, prepare_mask_kernel, triton=True),
-    Target("v2.draft_watermarks", (DRAFTING,), draft_cases, by_name(DRAFTING)),
+    Target(
+        "v2.watermark_sample",
+        (SAMPLE,),
+        cases,
+        by_name(SAMPLE),
+        triton=True,
+        rows=("return",),
+        shapes=shapes.of_cases(cases, "vocabulary"),
+    ),
+    Target(
+        "v2.repeated_contexts",
+        (REPEATED,),
+        mask_cases,
+        by_name(REPEATED),
+        shapes=shapes.of_cases(mask_cases),
+    ),
+    Target(
+        "v2.repeated_contexts_kernel",
+        (MASK_KERNEL,),
+        mask_kernel_cases,
+        prepare_mask_kernel,
+        triton=True,
+        shapes=shapes.of_cases(mask_kernel_cases),
+    ),
+    Target(
+        "v2.draft_watermarks",
+        (DRAFTING,),
+        draft_cases,
+        by_name(DRAFTING),
+        shapes=shapes.of_cases(draft_cases),
+    ),
     Target(
         "v2.rejection_watermark",
         (f"{MODULE}:philox_gumbel_block_argmax",),
@@ -302,5 +337,6 @@ TARGETS = (
         by_name(*REJECTION_SAMPLE),
         uses=REJECTION_SAMPLE[:1],
         triton=True,
+        shapes=shapes.of_cases(rejection_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
 )

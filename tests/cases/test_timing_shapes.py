@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from difftest.call.values import case_id
+from difftest.cases.shapes import VOCABULARIES
 from difftest.catalog import case_modules, load_targets
 from difftest.target import Shape, Target
+from difftest.timing.worker import _bytes
 
-TIMED = {name: target for name, target in load_targets(case_modules()).items() if target.shapes is not None}
+TARGETS = load_targets(case_modules())
+_MOST_BYTES = 256 << 20
 
 
 def _shapes(target: Target, name: str) -> list[Shape]:
@@ -17,22 +20,43 @@ def _shapes(target: Target, name: str) -> list[Shape]:
     return list(target.shapes(name))
 
 
+def _size(shape: Shape) -> float:
+    axes = shape.axes
+    return axes.get("batch", 1) * axes.get("vocabulary", 1) * (1 + axes.get("max_spec_len", 0))
+
+
 def test_the_grid_of_parse_output_has_90_shapes() -> None:
-    grid = _shapes(TIMED["v1.parse_output"], "grid")
+    grid = _shapes(TARGETS["v1.parse_output"], "grid")
     axes = {(s.axes["batch"], s.axes["max_spec_len"], s.axes["acceptance"]) for s in grid}
     assert len(grid) == len(axes) == 90
 
 
-@pytest.mark.parametrize("name", sorted(TIMED))
+@pytest.mark.parametrize("name", sorted(TARGETS))
 def test_shapes_of_a_target(name: str) -> None:
-    quick, grid = (_shapes(TIMED[name], which) for which in ("quick", "grid"))
+    quick, grid = (_shapes(TARGETS[name], which) for which in ("quick", "grid"))
     for shapes in (quick, grid):
-        assert len({shape.label for shape in shapes}) == len(shapes) >= 2
-        assert all(shape.axes["batch"] >= 1 for shape in shapes)
-    smallest = min(quick, key=lambda shape: shape.axes["batch"] * shape.axes.get("vocabulary", 1))
-    assert smallest.vary is not None
-    first, again, other = smallest.vary(0), smallest.build(), smallest.vary(1)
-    assert case_id(name, first) == case_id(name, again) != case_id(name, other)
+        assert len({shape.label for shape in shapes}) == len(shapes) >= 1
+        for shape in shapes:
+            assert 1 <= shape.axes["batch"] <= 512
+            assert shape.axes.get("vocabulary", 32_000) in VOCABULARIES
+            assert shape.axes.get("max_spec_len", 1) in (1, 3, 5)
+    assert len(grid) > 1
+    smallest, largest = min(quick, key=_size), max(quick, key=_size)
+    first, other = smallest.build(), smallest.build() if smallest.vary is None else smallest.vary(1)
+    assert case_id(name, first) == case_id(name, smallest.build())
+    assert (case_id(name, first) == case_id(name, other)) == (smallest.vary is None)
     for key, value in first.items():
         if isinstance(value, torch.Tensor):
             assert (value.shape, value.dtype) == (other[key].shape, other[key].dtype)
+    if "vocabulary" in largest.axes:  # inputs of the largest shape of the grid, as they grow with its size
+        held = _bytes(largest.build())
+        assert held * _size(max(grid, key=_size)) / _size(largest) <= _MOST_BYTES
+
+
+def test_wide_tensors_vary_by_a_hair_and_keep_their_order() -> None:
+    shape = _shapes(TARGETS["v2.apply_min_p"], "quick")[0]
+    assert shape.vary is not None
+    first, other = shape.vary(0)["logits"], shape.vary(3)["logits"]
+    assert not torch.equal(first, other)
+    assert torch.equal(first.argsort(stable=True), other.argsort(stable=True))
+    torch.testing.assert_close(first, other, rtol=1e-4, atol=0.0)
