@@ -91,11 +91,12 @@ def _sample_pool(row: Row, s: Stream) -> Pool:
     }
     if row["use_fp64"] != "default":
         pool["use_fp64"] = row["use_fp64"]
+    slots = max(SLOTS, max(mapping, default=0) + 1)
     if row["cache"] != "none":
         wide = vocab + 5 if row["cache"] == "wider than the vocabulary" else vocab
         other = torch.bfloat16 if dtype is torch.float32 else torch.float32
         cache_dtype = other if row["cache"] == "other dtype" else dtype
-        pool["logits_cache"] = guarded(axes.poison((max(SLOTS, *[slot + 1 for slot in mapping]), 2, wide), cache_dtype))
+        pool["logits_cache"] = guarded(axes.poison((slots, 2, wide), cache_dtype))
         if row["cache"] == "one column":
             pool["logits_cache_col"] = torch.tensor(1, dtype=torch.int32)
         elif row["cache"] != "no column":
@@ -229,7 +230,7 @@ def _kernel_pool(row: Row, s: Stream) -> Pool:
     vocab, dtype = row["vocab"], FLOATS[row["dtype"]]
     rows, _ = axes.sized(row, _ROWS, 0)
     mapping = map_rows(row["mapping"], rows)
-    blocks = -(-vocab // block_of(vocab))
+    blocks, slots = -(-vocab // block_of(vocab)), max(SLOTS, max(mapping) + 1)
     cached = row["cache"] != "none"
     columns = torch.tensor([1, 0], dtype=torch.int32) if row["cache"] == "a column each" else torch.tensor(1)
     return {
@@ -237,9 +238,7 @@ def _kernel_pool(row: Row, s: Stream) -> Pool:
         "local_max": guarded(
             torch.full((rows, blocks), 77.0, dtype=torch.float64 if row["use_fp64"] else torch.float32), fill=99.0
         ),
-        "logits_cache": guarded(axes.poison((max(SLOTS, *[slot + 1 for slot in mapping]), 2, vocab), dtype))
-        if cached
-        else None,
+        "logits_cache": guarded(axes.poison((slots, 2, vocab), dtype)) if cached else None,
         "logits_cache_col": columns.int() if cached else None,
         "logits": axes.logits(row["logits"], rows, vocab, s, dtype, "padded rows"),
         "expanded_idx_mapping": torch.tensor(mapping, dtype=torch.int32),
