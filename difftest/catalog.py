@@ -26,7 +26,12 @@ from difftest.target import Target
 
 @dataclass(frozen=True)
 class Outline:
-    """What the supervisor knows of a target; fields as in :class:`difftest.target.Target`."""
+    """What the supervisor knows of a target; fields as in :class:`difftest.target.Target`.
+
+    Attributes:
+        signature: of a function that no case file knows, what its cases are made from, as JSON.
+        refusal: why no case can be made from it.
+    """
 
     name: str
     symbols: tuple[str, ...]
@@ -36,6 +41,8 @@ class Outline:
     timeout: float
     module: str
     has_shapes: bool
+    signature: str = ""
+    refusal: str = ""
 
     @property
     def package(self) -> str:

@@ -310,6 +310,7 @@ class Target:
         timeout: seconds one call may take before it counts as hanging.
         fuzz: a Hypothesis strategy of :class:`Case` for `--cases fuzz`. Without one, cases are drawn from the axes of
             the families that `cases` names.
+        guessed: its inputs are guesses, so a case that raises alike in both arms is not exercised.
     """
 
     name: str
@@ -327,3 +328,4 @@ class Target:
     oracle: Oracle | None = None
     timeout: float = 20.0
     fuzz: Callable[[], Any] | None = None
+    guessed: bool = False

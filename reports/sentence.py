@@ -111,6 +111,8 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
         parts.append(f"{cases.unmeasured or 'the rest'} not compared, {reason}")
     elif cases.unmeasured:
         parts.append(f"{cases.unmeasured} not measured")
+    if any(note.startswith("cases from the signature of ") for note in first.notes):
+        parts.append("cases from its signature")
     return f"{name}: {', '.join(parts)}"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from difftest.errors import DifftestError, LiftError, UsageError
 from difftest.lift.closure import Closure, find_closure
 from difftest.lift.facts import Facts, FactsStore
 from difftest.lift.resolve import Key
+from difftest.lift.signature import Signature, conflict, merged, signature_of, symbols_in, unmakeable
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
 from difftest.profiles import standins_for
+from difftest.target import Target
 from difftest.trees import Tree
 from difftest.trees.cache import cache_folder
+
+_GIVE_CASES = "give cases of your own with --cases-from FILE"
 
 
 class ArmSource:
@@ -141,6 +146,7 @@ class Planner:
         self.host = host
         self._standins: dict[str, StandIns] = {}
         self._bound: dict[tuple[str, str], Bound] = {}
+        self._signatures: dict[tuple[str, str], Signature] = {}
 
     def standins(self, package: str) -> StandIns:
         if package not in self._standins:
@@ -173,7 +179,9 @@ class Planner:
         standins = sorted({n for b in (left, right) if b.closure for n in b.closure.standins})
         planned = Planned(outline, left, right, head_index, "changed", standins=tuple(standins))
         refused = [f"cannot be lifted from {n}: {b.reason}" for n, b in (("base", left), ("head", right)) if b.reason]
-        if refused:
+        if outline.refusal:
+            planned.code, planned.reason = "refused", outline.refusal
+        elif refused:
             planned.code, planned.reason = "refused", "; ".join(refused)
         elif left.symbol is None and right.symbol is None:
             planned.code, planned.reason = "absent", f"neither tree defines {' or '.join(outline.symbols)}"
@@ -185,6 +193,14 @@ class Planner:
             planned.reason = f"api-change: removed in head, base has {left.symbol}"
         elif left.closure is not None and right.closure is not None:
             planned.code = "same" if left.closure.digest == right.closure.digest else "changed"
+            if outline.signature:
+                planned.notes.append(
+                    f"cases from the signature of {outline.name}, so the inputs are guesses; "
+                    "what raises alike in both arms is not exercised"
+                )
+                reason = conflict(*[self.signature(outline.name, arm) for arm in (base, head)])
+                if reason:
+                    planned.code, planned.reason = "refused", f"{reason}; {_GIVE_CASES}"
             if planned.code == "changed":
                 planned.notes += _unlike_syntax(left.closure, right.closure)
                 planned.unseen = _unapplied(left.closure, right.closure)
@@ -196,7 +212,8 @@ class Planner:
     def select(self, outlines: Sequence[Outline], patterns: Sequence[str], arms: Sequence[ArmSource]) -> list[Outline]:
         """The targets that `--target` values ask for; all of them when none is given.
 
-        A raw symbol that no target is bound to selects the targets whose closure holds it.
+        A raw symbol that no target is bound to selects the targets whose closure holds it; when there is none, a
+        target of its own is made from its signature.
 
         Raises:
             UsageError: a value matches nothing, with the names that come close.
@@ -215,15 +232,34 @@ class Planner:
                     # A class asks for its methods; one that neither tree has was not asked for.
                     found = [o for o in found if any(self.bind(o, arm).symbol for arm in present)]
                     found = found or [o for o in outlines if any(self.observes(o, arm, pattern) for arm in present)]
-                    if not found:
-                        raise UsageError(
-                            f"{pattern} exists, but no target of the catalog observes it; "
-                            "write a case file for it and give it with --cases-from"
-                        )
+                    found = found or [self.from_signature(pattern, present)]
             if not found:
                 raise UsageError(f"--target {pattern} matches nothing{_close(pattern, [o.name for o in outlines])}")
             chosen.update({o.name: o for o in found})
         return list(chosen.values())
+
+    def signature(self, symbol: str, arm: ArmSource) -> Signature:
+        key = (arm.label, symbol)
+        if key not in self._signatures:
+            self._signatures[key] = signature_of(arm.sources, symbol)
+        return self._signatures[key]
+
+    def from_signature(self, symbol: str, arms: Sequence[ArmSource]) -> Outline:
+        """A target of its own for a function that no target observes, with cases made from its signature."""
+        try:
+            first, *others = [self.signature(symbol, arm) for arm in arms]
+        except LiftError as error:
+            return Outline(symbol, (symbol,), (), False, (), Target.timeout, "", False, "", str(error))
+        # Where a version asks for something else, it is refused when it is planned; the others go on.
+        signature = merged(first, [other for other in others if not other["refusal"] and not conflict(first, other)])
+        refusal = unmakeable(signature) or next((s["refusal"] for s in others if s["refusal"]), "")
+        plain = Outline(symbol, (symbol,), symbols_in(signature), False, (), Target.timeout, "", False)
+        if refusal:
+            return replace(plain, refusal=f"no target of the catalog observes it, and {refusal}; {_GIVE_CASES}")
+        closures = [closure for arm in arms if (closure := self.bind(plain, arm).closure) is not None]
+        triton = any("triton" in name for closure in closures for name in {*closure.standins, *closure.external})
+        item = {"symbol": symbol, "triton": triton, "uses": plain.uses, "signature": signature}
+        return replace(plain, triton=triton, signature=json.dumps(item, sort_keys=True))
 
     def observes(self, outline: Outline, arm: ArmSource, symbol: str) -> bool:
         bound = self.bind(outline, arm)

@@ -192,6 +192,7 @@ class Supervisor:
         recorded: Sequence[Path] = (),
         alone: bool = False,
         fuzz: bool = False,
+        signatures: Sequence[str] = (),
     ) -> None:
         """Tell the worker what the run is about; returns at once, the worker may still be importing torch.
 
@@ -200,6 +201,7 @@ class Supervisor:
             recorded: captures and case files.
             alone: of targets that case files are for, run only the cases of the files.
             fuzz: cases will be drawn.
+            signatures: of functions that no case file knows, what their cases are made from.
 
         Raises:
             DifftestError: the worker is gone.
@@ -218,6 +220,7 @@ class Supervisor:
             "recorded": [str(path) for path in recorded],
             "alone": alone,
             "fuzz": fuzz,
+            "signatures": list(signatures),
             "writable": [str(self.scratch / "home"), *(arm["triton_cache"] for arm in arms.values())],
         }
         try:

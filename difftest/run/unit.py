@@ -315,8 +315,9 @@ class UnitRun:
             unsteady += apart[HEAD]
         if base.raised is not None and base.raised == head.raised:
             self.counts["both_raised"] += 1
-            if case.contract and base == head and case.recorded is None:
-                # Inputs that production sends do not raise; what raises here in both arms is the surroundings.
+            if (case.contract or self.target.guessed) and base == head and case.recorded is None:
+                # Inputs that production sends do not raise; what raises here in both arms is the surroundings, or
+                # inputs that the function does not take.
                 self.not_measured(f"not exercised: both arms raise {base.raised[0]}: {base.raised[1][:200]}")
                 return
         broken: list[Difference] = []

@@ -58,6 +58,10 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
         from difftest.catalog import load_targets
 
         targets = load_targets(setup["modules"])
+        if setup["signatures"]:
+            from difftest.cases import signature
+
+            targets |= signature.targets(setup["signatures"], setup["device"])
         if setup["recorded"]:
             from difftest.record import cases
 
