@@ -34,6 +34,7 @@ MAX_DEATHS = 3
 """Calls of one target that may kill the child before the rest of its cases is left unmeasured."""
 SILENT_SECONDS = 120.0
 """How long a child may do nothing but build cases, or be lost in code under test after a call, before it is killed."""
+_SAME_STEP = 0.02  # seconds: what two readings of when a step of a child began may be apart
 ALLOCATOR = "glibc.malloc.tcache_count=0"
 """The C library's per-thread caches skip the fill that tells undefined bytes (:mod:`difftest.call.poison`)."""
 
@@ -52,6 +53,7 @@ class Unit:
         memory: what a fuzz needs to know again when its child has died.
         written: what the fuzz did to its database: (`save` or `delete`, key, value).
         explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
+        ended: cases whose call hung once, or was killed by the system: run again before that counts.
         explained: what that found.
         told, alike: which cases differ in what way, and which are identical, by case index.
         task: the case to make small (:class:`difftest.run.shrinking.ShrinkRun`); None in a run.
@@ -80,6 +82,7 @@ class Unit:
     until: int | None = None
     dead: dict[int, list[Any]] = field(default_factory=dict)
     deaths: int = 0
+    ended: set[int] = field(default_factory=set)
     slowest: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -295,6 +298,7 @@ class _Loop:
         self.units = {unit.number: unit for unit in units}
         self.running: dict[int, Unit] = {}
         self.idle: set[int] = set(supervisor.pids)  # of an earlier run, whose children are still there
+        self.queued: dict[int, tuple[float, float]] = {}  # slot -> when its step began, seconds queued until then
         self.killed: dict[int, tuple[str, str]] = {}
         self.sent: dict[int, float] = {}
         self.hung: Counter[Any] = Counter()  # by planned target: all its shares run the same code
@@ -458,12 +462,23 @@ class _Loop:
             if number != unit.number:
                 state = BETWEEN
             limit = self.limit(unit)
-            if state == CALLING and seconds > limit:
+            waited = self.waited(slot, seconds)
+            if state == CALLING and seconds - waited > limit:
                 self.kill(slot, Kind.TIMEOUT, f"still running after {limit:.3g} s")
-            elif min(seconds, time.monotonic() - self.sent[slot]) > SILENT_SECONDS + limit:
+            elif min(seconds, time.monotonic() - self.sent[slot]) - waited > SILENT_SECONDS + limit:
                 self.kill(slot, Kind.TIMEOUT, f"no progress for {SILENT_SECONDS + limit:.3g} s outside a call")
             elif (held := _resident(self.supervisor.pids[slot])) > self.supervisor.resident:
                 self.kill(slot, Kind.CRASH, f"killed while holding {held / 2**30:.1f} GiB of memory")
+
+    def waited(self, slot: int, seconds: float) -> float:
+        """For how many of the seconds since a child's last step it was ready to run, but other processes ran: on a
+        loaded machine a call takes long without hanging."""
+        began, now = time.monotonic() - seconds, _queued(self.supervisor.pids.get(slot))
+        known, then = self.queued.get(slot, (0.0, 0.0))
+        if abs(began - known) > _SAME_STEP:
+            self.queued[slot] = began, now
+            return 0.0
+        return max(0.0, now - then)
 
     def limit(self, unit: Unit) -> float:
         """Seconds one call may take. Once the target hung, no longer than its finished calls make likely."""
@@ -489,7 +504,9 @@ class _Loop:
         began = self.supervisor.pids.pop(slot, None) is not None
         self.idle.discard(slot)
         unit = self.running.pop(slot, None)
-        kind, text = self.killed.pop(slot, (Kind.CRASH, status_text(status)))
+        kind, text = self.killed.pop(slot, ("", ""))
+        from_outside = not kind and status == -signal.SIGKILL
+        kind, text = kind or Kind.CRASH, text or status_text(status)
         _, number, case, arm, _, state = self.supervisor.board.read(slot)
         self.supervisor.board.begin(slot)
         if unit is None or unit.finished:
@@ -504,6 +521,12 @@ class _Loop:
         if unit.explain is not None:
             unit.notes.append(f"looking for the cause ended early: a call {text}")
             self.close(unit)
+            return
+        once = from_outside or (kind is Kind.TIMEOUT and not self.hung[unit.planned])
+        known = state == BETWEEN or number != unit.number or case in unit.ended
+        if once and not known and unit.task is None:
+            unit.ended.add(case)  # a loaded machine hangs, and kills what takes memory; the code does so each time
+            self.waiting.appendleft(unit)
             return
         unit.deaths += 1
         self.hung[unit.planned] += kind is Kind.TIMEOUT
@@ -553,6 +576,15 @@ def status_text(status: int) -> str:
         with contextlib.suppress(ValueError):
             return f"ends the process with {signal.Signals(-status).name}"
     return f"ends the process with exit status {status}"
+
+
+def _queued(pid: int | None) -> float:
+    """Seconds that a process was ready to run and waited for a processor; 0 where the kernel does not say."""
+    try:
+        with Path(f"/proc/{pid}/schedstat").open() as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _resident(pid: int) -> int:

@@ -280,8 +280,7 @@ class UnitRun:
             base_undefined = {"call": None} if isinstance(again, NotCalled) else undefined_leaves(base, again)
         elif self.first is None:
             self.first = (index, case, pool, base)
-        if isinstance(again, Outcome):
-            base = base._replace(process=again.process)  # what only a first call does is not what the code does
+        base = _lasting(base, again)
         head_undefined: dict[str, Any] = {}
         unsteady: list[str] = []
         other: Outcome | NotCalled = head
@@ -295,8 +294,7 @@ class UnitRun:
                     head_undefined = undefined_leaves(head, other)
                 else:
                     unsteady = unstable_leaves(head, third)
-            if isinstance(other, Outcome):
-                head = head._replace(process=other.process)
+            head = _lasting(head, other)
         if case.recorded is not None:
             self.recordings.of(case)["calls"] += 1
             self.recordings.check(case, self.arms[BASE], base, generators, base_undefined)
@@ -544,6 +542,15 @@ def _same(one: Outcome | NotCalled, other: Outcome | NotCalled) -> bool:
     if isinstance(one, NotCalled) or isinstance(other, NotCalled):
         return one == other
     return one._replace(process=()) == other._replace(process=())
+
+
+def _lasting(outcome: Outcome, again: Outcome | NotCalled) -> Outcome:
+    """An outcome with those changes of the process only that both of two calls leave: what one call alone does, such
+    as importing a library, or a thread of an earlier call that ended meanwhile, is not what the code does."""
+    if not isinstance(again, Outcome) or outcome.process == again.process:
+        return outcome
+    names = {name for name, _ in outcome.process}
+    return outcome._replace(process=tuple([(name, text) for name, text in again.process if name in names]))
 
 
 def share_of(index: int, total: int) -> int:
