@@ -7,7 +7,6 @@ goes unseen as long as every case is run once and in one order.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -21,8 +20,9 @@ from difftest.target import Case
 LARGEST = 16 << 20
 """Outcomes with more bytes of arrays than this are not kept for a second look."""
 FEWEST = 2
-SHARE = 0.02
-"""The second look ends after so much of the time that the cases took, but not before this many cases."""
+SHARE = 0.03
+"""The second look is at so many of the identical cases, but not at fewer than this. Their number and not the time that
+they take is what counts, or what is found would depend on how loaded the machine is."""
 
 Again = Callable[[int, int, Case], tuple[Outcome | NotCalled, Freezer]]
 """Runs a case in an arm once more: (arm, index, case) -> what came of it, and what froze its return value."""
@@ -43,7 +43,6 @@ class History:
     def __init__(self) -> None:
         self.kept: list[Kept] = []
         self._count = 0
-        self._began = time.monotonic()
 
     def due(self) -> bool:
         """Count an identical case; whether it belongs to the sample: the 1st, 2nd, 3rd, 4th, 6th, 8th, 12th, ..."""
@@ -63,11 +62,8 @@ class History:
         self, again: Again, same: Callable[[Outcome | NotCalled, Outcome], bool]
     ) -> Iterator[tuple[Kept, list[Difference]]]:
         """The cases whose outcome head does not give again, or gives in the same objects, while base does neither."""
-        now = time.monotonic()
-        allowed = SHARE * (now - self._began)
-        for number, kept in enumerate(reversed(self.kept)):
-            if number >= FEWEST and time.monotonic() - now > allowed:
-                return
+        allowed = max(FEWEST, int(SHARE * self._count))
+        for kept in self.kept[: -allowed - 1 : -1]:
             head, first = again(HEAD, kept.number, kept.case)
             if isinstance(head, NotCalled):
                 continue
