@@ -54,10 +54,13 @@ JOB_SECONDS = 0.25
 SILENT_SECONDS = 60.0
 """How long a measuring process may say nothing, beyond the target's time for a call, before it counts as hanging."""
 
+COMPARE_SHARE = 0.3
+"""Share of the time left after lifting for comparing the outputs, beyond the start of the comparing process."""
+
 SPREAD_LIMIT_PERCENT = 1.5
 BUDGET_SECONDS = 30.0
 
-_OK = "identical"
+_OK, _LATE = "identical", "late"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class BenchOptions:
         base, heads: trees, as :func:`difftest.trees.open_tree` takes them.
         targets: names, globs or raw symbols; all targets when empty.
         shapes: `grid`, `quick`, or a text file with a shape label or glob a line, which picks from the grid.
-        budget: seconds for the whole command; measuring ends then, what is not settled is inconclusive.
+        budget: seconds for the whole command; measuring ends then, what is not settled is inconclusive. Comparing the
+            outputs takes part of it; shapes whose outputs were not compared in time are untimed.
         max_regression: the gate in percent; None for no gate.
         force: time pairs whose outputs differ, too.
         execute_same: time targets whose code is the same in both arms, too (`--all`).
@@ -290,7 +294,11 @@ def _set_up(state: _Bench, planned: Sequence[Planned], comparer: Supervisor, tim
 
 
 def _compare(state: _Bench, planned: Sequence[Planned], supervisor: Supervisor) -> list[Unit]:
-    """Run every shape once as a case; a unit for each planned item, in order."""
+    """Run every shape once as a case; a unit for each planned item, in order.
+
+    Each item that is begun in time compares one shape at least, and goes on for its part of the time for comparing.
+    """
+    seconds = max(0.0, COMPARE_SHARE * (state.deadline - time.monotonic()))
     arms = {arm.label: arm for arm in (state.base, *state.heads)}
     units = [
         Unit(
@@ -313,9 +321,11 @@ def _compare(state: _Bench, planned: Sequence[Planned], supervisor: Supervisor) 
             "exceptions": "message",
             "contract": "all",
             "expect": [],
+            "seconds": max(seconds / len(units), 1e-3),
         },
         lambda unit, done: None,
         lambda unit: None,
+        time.monotonic() + 2 * seconds,
     )
     return units
 
@@ -329,6 +339,8 @@ def _why_not(unit: Unit, label: str) -> tuple[str, str]:
     if "different" in outcomes:
         where = f": {found['kind']} at {found['leaf']}, base {found['base']}, head {found['head']}" if found else ""
         return "different", f"its outputs differ{where}"[:400]
+    if not outcomes and (unit.counts["cut"] or not unit.began):
+        return _LATE, "out of time: --budget ended before its outputs were compared"
     reasons = [text for text, _ in unit.unmeasured.most_common(1)] or unit.notes[:1]
     return "unmeasured", f"its outputs were not compared: {reasons[0] if reasons else 'the shape was not reached'}"
 
@@ -388,14 +400,18 @@ class _Timing:
             reasons: dict[str, list[str]] = {}
             for index, text, axes in kept:
                 outcome, reason = _why_not(unit, text)
-                if outcome != _OK and not state.options.force:
+                if outcome == _LATE or (outcome != _OK and not state.options.force):
                     reasons.setdefault(reason, []).append(text)
                     continue
                 state.comparisons.append(
                     _Comparison(number, name, index, text, axes, item.head_index, differs=outcome != _OK)
                 )
             for reason, labels in reasons.items():
-                force = "" if reason.startswith("its outputs were not") else " (--force times it all the same)"
+                force = (
+                    ""
+                    if reason.startswith(("its outputs were not", "out of time"))
+                    else " (--force times it all the same)"
+                )
                 if len(labels) == len(kept) > 1:
                     state.untimed.append(Untimed(name, spec, f"every shape: {reason}{force}"))
                 else:

@@ -155,6 +155,18 @@ def test_outputs_that_differ_are_not_timed_unless_forced(tmp_path: Path, shapes:
     assert all(shape.differs and shape.verdict != SpeedVerdict.FASTER for shape in forced.shapes)
 
 
+def test_shapes_that_are_not_compared_in_time_are_never_timed(tmp_path: Path) -> None:
+    base = _tree(tmp_path / "base", "time.sleep(0.3)\n        " + _CALL)
+    slow = _tree(tmp_path / "slow", "time.sleep(0.3)\n        " + _CALL, spin=2_500)
+    request = BenchOptions(base, (slow,), targets=(_TARGET,), shapes="grid", budget=8.0, force=True)
+    result = bench(request)
+    late = [item for item in result.untimed if "out of time" in item.reason]
+    assert len(late) > 60 or late[0].reason.startswith("every shape")
+    assert not {shape.label for shape in result.shapes} & {item.shape for item in late}
+    assert len(result.shapes) < 30
+    assert result.exit_code == 3
+
+
 def test_a_bench_says_what_it_cannot_do(tmp_path: Path, shapes: str) -> None:
     base, slow = _tree(tmp_path / "base"), _tree(tmp_path / "slow", spin=2_500)
     with pytest.raises(UsageError, match="no head"):
