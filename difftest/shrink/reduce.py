@@ -141,25 +141,35 @@ class Reducer:
         variants = [Cut((FIRST,)), Cut((FIRST,), remap=False), Cut((FIRST, LATER, INNER))]
         variants += [Cut((FIRST,), scalars=False), Cut((FIRST,), ragged=False, remap=False)]
         for size in Sizes(self.pool).by_request()[:4]:
+            self._cut(size, variants[:1], quick=True)
+        for size in Sizes(self.pool).by_request()[:4]:
             self._cut(size, variants)
 
     def _sizes(self) -> None:
         variants = [Cut((LATER,)), Cut((LATER, FIRST, INNER)), Cut((LATER,), partner=True)]
         if not self.contract:
             variants.append(Cut((LATER,), remap=False))
-        sizes = Sizes(self.pool)
-        for size, _ in sorted(sizes.lengths(LATER, FIRST), reverse=True)[:8]:
+        for size, _ in sorted(Sizes(self.pool).lengths(LATER, FIRST), reverse=True)[:8]:
+            self._cut(size, variants[:1], prefixes=True, quick=True)
+        for size, _ in sorted(Sizes(self.pool).lengths(LATER, FIRST), reverse=True)[:8]:
             self._cut(size, variants, prefixes=True)
 
-    def _cut(self, size: int, variants: Sequence[Cut], prefixes: bool = False) -> None:
-        """Keep few positions of a size, in the first of several ways that lets any be left out."""
+    def _cut(self, size: int, variants: Sequence[Cut], prefixes: bool = False, quick: bool = False) -> None:
+        """Keep few positions of a size, in the first of several ways that lets any be left out.
+
+        `quick`: a few likely ones only, so that a size that cannot be cut does not use up the time of those that can.
+        """
         start = Sizes(self.pool)
-        hints = [h for h in (*self._hint, 0, size - 1) if h < size]
-        first: list[list[int]] = [[h] for h in dict.fromkeys(hints)]
+        hints = list(dict.fromkeys(h for h in (*self._hint, 0, size - 1) if h < size))
+        first: list[list[int]] = [*start.pointing(size, self._hint)[:2], *([h] for h in hints)]
+        last = [[h] for h in self._hint[-1:] if h < size]
         if prefixes:
-            first = [list(range(n)) for n in SMALL if n < size] + first
-            first += [[0, h] for h in dict.fromkeys(hints) if h]
+            first = last + [list(range(n)) for n in SMALL if n < size] + first
+            first += [[0, h] for h in hints if h]
         first[1:1] = start.used(size)[:3]
+        if quick:
+            self._first(start, size, [*last, list(range(min(8, size - 1)))] if prefixes else first[:4], variants[0])
+            return
         half = size // 2
         first += [list(range(half)), list(range(half, size))]
         for number, how in enumerate(variants):

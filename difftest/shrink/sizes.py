@@ -105,6 +105,16 @@ class Sizes:
                     found.append(tuple(chosen.tolist()))
         return [list(chosen) for chosen in sorted(set(found), key=lambda c: (len(c), c))]
 
+    def pointing(self, size: int, positions: Sequence[int]) -> list[list[int]]:
+        """Positions of a size whose index, in a leaf of indices, is one of some positions: the first of each."""
+        leaves = [
+            values
+            for path in self._below
+            if path not in self._structure and len(values := _integers(self.nodes[path]) or []) == size
+        ]
+        found = [values.index(position) for position in positions for values in leaves if position in values]
+        return [[index] for index in dict.fromkeys(found)]
+
     def cut(self, size: int, keep: Sequence[int], how: Cut) -> Pool:
         """The pool with only some positions of a size."""
         index: Indices = np.asarray(keep, np.int64)
