@@ -107,6 +107,8 @@ class ShrinkRun(UnitRun):
         case = replace(self.original, build=lambda: copied(pool))
         if dead is None and kind not in DEADLY and not self.seems(number, case, pool):
             return False
+        if case.contract and not self.relates(pool):
+            return False
         if not self.whole and kind not in _FULL:
             return True
         self.counts, self.kinds, self.unmeasured = Counter(), Counter(), Counter()
@@ -139,6 +141,15 @@ class ShrinkRun(UnitRun):
         if raised != self.raised:
             return False
         return self.task["kind"] in _FULL or self.differs_alike(case, pool, base, head)
+
+    def relates(self, pool: Pool) -> bool:
+        """Whether the case file's relations can take the candidate, as they must when it is run by itself."""
+        try:
+            for relation in self.target.relations:
+                relation.other(copied(pool))
+        except Exception:
+            return False
+        return True
 
     def differs_alike(self, case: Case, pool: Pool, base: Outcome, head: Outcome) -> bool:
         initial = self.initial(case, pool, base, head)

@@ -50,6 +50,7 @@ def drawn():
 
 
 def turned(pool):
+    assert pool["scale"] > 0, "the relation knows whole cases only"
     return {**pool, "values": pool["values"].flip(0)} if len(pool["values"]) > 1 else None
 
 
@@ -174,6 +175,8 @@ def test_a_relation_is_checked_on_every_candidate(found: tuple[RunResult, Path],
     (target,) = api.run(request).targets
     (record,) = [item for item in target.reduced if item.kind == "invariant"]
     assert (record.requests, record.largest_axis) == ((40, 2), (50, 2))
+    for item in target.reduced:  # what the relation cannot take is no smaller case
+        assert read_case(Path(item.path) / "case.safetensors").pool()["scale"] > 0
 
 
 def test_a_case_that_a_fuzz_drew_is_reduced_from_its_bytes(
