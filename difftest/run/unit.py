@@ -257,7 +257,13 @@ class UnitRun:
         base, head = runs[BASE][0], runs[HEAD][0]
         self.earlier_results(live)
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
-            self.not_measured(_not_called_reason(base, head))
+            reason = _not_called_reason(base, head)
+            unmade = [
+                isinstance(o, NotCalled) and o.reason.startswith("inputs could not be made") for o in (base, head)
+            ]
+            if self.target.guessed and all(unmade):  # a guess that no object of the tree is made from
+                reason = f"not exercised: {reason}"
+            self.not_measured(reason)
             return
         if is_environment(base) or is_environment(head):
             self.counts["both_raised"] += base.raised == head.raised

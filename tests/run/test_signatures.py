@@ -36,6 +36,8 @@ class Sampled(NamedTuple):
 class Scaler:
     def __init__(self, factor: float, most: Optional[int] = None):
         self.factor = factor
+        if factor == 1000.0:
+            raise ValueError("too much")
 
     def scale(self, logits: torch.Tensor) -> torch.Tensor:
         return logits * self.factor
@@ -204,3 +206,9 @@ def test_an_own_case_file_comes_first(base: Path, tmp_path: Path) -> None:
 def test_a_symbol_that_no_tree_has_is_a_usage_error(base: Path) -> None:
     with pytest.raises(UsageError, match=r"no symbol pack\.m:nothing"):
         run(base, base, "nothing")
+
+
+def test_an_object_that_its_class_refuses_is_not_exercised(base: Path) -> None:
+    (result,) = run(base, base, "Scaler.scale")
+    assert result.verdict == "identical"
+    assert any("not exercised: inputs could not be made" in note for note in result.notes)
