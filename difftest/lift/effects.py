@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -35,6 +36,13 @@ HARMLESS = (
 """Modules outside the tree whose state no eager computation reads, so that changing it at import does not count."""
 
 
+_SETTERS = re.compile(
+    r"_*(set|use_|enable|disable|allow|manual_seed|seed|register|add_|insert|append|extend|update|put|patch|install|"
+    r"configure|clear|reset|push|pop|remove|del|init|unset|simplefilter|filterwarnings)", re.IGNORECASE
+)  # fmt: skip
+"""How the names begin of a library's functions that change what all its users share."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """What a statement may change.
@@ -48,6 +56,13 @@ class Mark:
     module: str
     chain: Chain
     how: How
+
+    @property
+    def sets(self) -> bool:
+        """Whether it changes a library: by its name, if it is a call; `torch.zeros` changes nothing."""
+        return self.how in ("set", "change") or (
+            self.how == "call" and bool(self.chain) and _SETTERS.match(self.chain[-1]) is not None
+        )
 
 
 @dataclass(frozen=True)

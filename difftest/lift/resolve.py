@@ -366,7 +366,7 @@ class Resolver:
             for effect in facts.effects if facts is not None else ():
                 for mark in effect.marks:
                     if not self.sources.owns(mark.module):
-                        if mark.how != "base":
+                        if mark.sets:
                             told = found.environment if mark.module.partition(".")[0] == "os" else found.shared
                             told[effect.digest] = f"{facts.path}:{effect.first} {effect.text}"  # type: ignore[union-attr]
                         continue

@@ -268,6 +268,7 @@ def test_what_importing_does_counts_and_is_done(name: str, tmp_path: Path) -> No
             {"m": "from . import h\ndef f(x): return h.q(x)\n"},
             {"m": "import torch\ntorch.cuda.set_stream = None\nfrom . import h\ndef f(x): return h.q(x)\n"},
         ),
+        ({"ops": ""}, {"ops": "import torch\ndef warm(x): torch.add(x, 1, out=x)\nwarm(torch.zeros(1))\n"}),  # warm-up
         ({"k.json": "1"}, {"k.json": "2"}),
     ],
 )
