@@ -291,6 +291,8 @@ class Encoder:
             self._storages[key] = (number, entry)
             return number
         entry = found[1]
+        if whole > entry.whole:  # a storage that began as part of a longer one, as a view of another library's memory
+            entry.whole, entry.owner = whole, owner
         if first < entry.first:
             entry.first = first
         if last > entry.last:

@@ -18,7 +18,7 @@ from difftest.call.outcome import NotCalled, Outcome, is_environment
 from difftest.call.poison import fills
 from difftest.call.values import case_id
 from difftest.compare.outcomes import compare
-from difftest.errors import DifftestError, UsageError
+from difftest.errors import DifftestError
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
 from difftest.run.protocol import BASE, HEAD
@@ -61,7 +61,8 @@ class ShrinkRun(UnitRun):
         self.read_journal()
         try:
             write_case(self.folder / "original.safetensors", self.target.name, self.original, pool)
-        except UsageError as error:  # lazily reserved memory, or a value that is no bytes
+            read_case(self.folder / "original.safetensors")
+        except DifftestError as error:  # lazily reserved memory, or a value that is no bytes
             self.report(pool, str(error))
             return
         wanted = self.checks is not None and self.task["kind"] == Kind.INVARIANT

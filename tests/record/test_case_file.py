@@ -203,3 +203,14 @@ def test_a_recorded_call_in_a_case_file_is_replayed(options: api.RunOptions, tmp
     outlines = cases.outlines(*cases.given([file.path]))
     assert [(o.name, o.symbols) for o in outlines] == [(name, target.symbols)]
     assert next(iter(cases.targets([file.path], "cpu")[name].cases())).recorded is not None
+
+
+def test_views_of_one_memory_that_begin_alike_are_kept(tmp_path: Path) -> None:
+    memory = np.arange(20, dtype=np.float32)
+    pool = {"first": torch.from_numpy(memory[:4]), "all": torch.from_numpy(memory)}  # the shorter one first
+    path = tmp_path / "case.safetensors"
+    write_case(path, "t", Case("shared", lambda: pool), pool)
+    again = read_case(path).case().build()
+    again["all"][0] = 7
+    assert again["first"].tolist() == [7, 1, 2, 3]
+    assert again["all"].tolist()[1:] == memory[1:].tolist()
