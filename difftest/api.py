@@ -25,6 +25,7 @@ from difftest import catalog
 from difftest.errors import NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
+from difftest.explain.groups import general_leaf
 from difftest.lift.lines import exercise
 from difftest.lift.numbers import code_numbers
 from difftest.record import cases as recordings
@@ -551,7 +552,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         ),
         mismatches=tuple(
             Mismatch(**{**m, "index": tuple(m["index"]), "detail": tuple(m["detail"])})
-            for m in ({k: v for k, v in m.items() if k != "number"} for m in mismatches[:MISMATCHES_SHOWN])
+            for m in ({k: v for k, v in m.items() if k != "number"} for m in _shown(mismatches))
         ),
         mismatches_total=counts["mismatches"],
         kinds=dict(kinds.most_common()),
@@ -566,6 +567,18 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         closure=_with_lines(state, item, units) if options.lines else _closures(item),
         seconds=round(max((u.seconds for u in units), default=0.0), 3),
     )
+
+
+def _shown(mismatches: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mismatches that a result carries: one of each kind and place before a second one of any, in their order."""
+    seen: Counter[tuple[str, str]] = Counter()
+    turns = []
+    for number, item in enumerate(mismatches):
+        key = (item["kind"], general_leaf(item["leaf"]))
+        turns.append((seen[key], number))
+        seen[key] += 1
+    chosen = sorted(number for _, number in sorted(turns)[:MISMATCHES_SHOWN])
+    return [mismatches[number] for number in chosen]
 
 
 def _axes(units: Sequence[Unit]) -> dict[str, dict[str, dict[str, int]]]:
