@@ -83,7 +83,7 @@ def unlike(one: Any, other: Any, at: str = "") -> str | None:
         return next((said for a, b, name in pairs if (said := unlike(a, b, name))), None)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         if len(one) != len(other):
-            return f"{at or 'it'} has {len(one)} items and {len(other)}"
+            return f"{at or 'it'} has {len(one)} {'item' if len(one) == 1 else 'items'} and {len(other)}"
         pairs = [(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(one, other, strict=True))]
         return next((said for a, b, name in pairs if (said := unlike(a, b, name))), None)
     return None if one == other or (one != one and other != other) else f"{at or 'it'} is {one!r} and {other!r}"

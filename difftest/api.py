@@ -190,13 +190,15 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
                     continue
                 state.planned.append(item)
         if not state.planned:
-            raise NothingCompared("base and head share no target: none of the catalog's symbols is in either tree")
+            raise NothingCompared(no_target(options.targets, options.recorded))
         lifted = time.monotonic()
         state.observer.begin(len(state.planned))
         _execute(state, supervisor)
         if options.out is not None:
             _reduce(state, supervisor)
         results = tuple(state.results[i] for i in range(len(state.planned)))
+        if options.case and not explicit:
+            results = _of_one_case(options, results)
         compared = sum(r.cases.executed or (r.code == "same") for r in results)
         verdict = overall([r.verdict for r in results])
         notes = _unmet(state, results)
@@ -219,6 +221,12 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
             command=options.command or _command(options),
             notes=notes,
         )
+
+
+def no_target(targets: Sequence[str], recorded: Sequence[Path] = ()) -> str:
+    """What to say when neither tree has a symbol that was looked for."""
+    whose = f"of {', '.join(targets)}" if targets else "that was recorded" if recorded else "of the catalog"
+    return f"base and head share no target: neither tree has a symbol {whose}"
 
 
 def merge_base_of(heads: Sequence[str], repo: Path | None = None) -> str:
@@ -623,6 +631,13 @@ def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, st
     if few or any(not text.startswith(harmless) for text in unmeasured):
         return Verdict.UNMEASURED, f"{counts['unmeasured']} of {counts['executed']} cases: {_reason(unmeasured)}"
     return Verdict.IDENTICAL, ""
+
+
+def _of_one_case(options: RunOptions, results: tuple[TargetResult, ...]) -> tuple[TargetResult, ...]:
+    """With `--case ID`, the results without those of targets that the case is not of, when it was found."""
+    if not any(r.cases.executed for r in results):
+        return results
+    return tuple(r for r in results if r.reason != _no_cases(options, Counter()))
 
 
 def _no_cases(options: RunOptions, counts: Counter[str]) -> str:

@@ -23,6 +23,9 @@ from difftest.survey import TargetSurvey
 from difftest.sweep import SCHEMA, SweptCommit, overall
 from difftest.trees.cache import write_atomic
 
+ABSENT_EXPLAINED = 10
+"""Targets that the trees do not have, up to which `difftest targets` says of each which symbols were looked for."""
+
 
 @dataclass(frozen=True)
 class Formats:
@@ -83,12 +86,24 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
     """The catalog as a table: with trees, lines and stand-ins of each target, and what changed in it."""
     if path is not None:
         write_atomic(path, json.dumps([item.to_json() for item in found], indent=1).encode() + b"\n")
-    table = _table("target", "code", "lines", "stand-ins", "symbol or reason")
+    rows = [("target", "code", "lines", "stand-ins", "symbol or reason")]
+    absent = [item for item in found if item.code == "absent"]
+    if len(absent) <= ABSENT_EXPLAINED:
+        absent = []
     for item in found:
+        if item in absent:
+            continue
         lines = str(item.lines) if item.lines else ""
         standins = ", ".join(name.rpartition(".")[2] for name in item.standins)
-        table.add_row(*map(Text, (item.name, item.code, lines, standins, item.reason or item.symbols[0])))
-    console.print(table)
+        rows.append((item.name, item.code, lines, standins, item.reason or item.symbols[0]))
+    widths = [max(len(row[n]) for row in rows) for n in range(4)]
+    used = [n for n in range(4) if any(row[n] for row in rows[1:])]
+    for row in rows:
+        # The last column is never broken: a symbol that a person copies, or greps for, is in one piece.
+        cells = [row[n].ljust(widths[n]) for n in used]
+        console.print(Text("  ".join([*cells, row[4]]), style="bold" if row is rows[0] else ""), soft_wrap=True)
+    if absent:
+        console.print(Text(f"\nabsent: {', '.join(item.name for item in absent)}"))
     changed = {name for item in found for name in item.changed}
     if changed:
         console.print(f"\nchanged, added (+) or removed (-) in these closures: {len(changed)}")
@@ -186,7 +201,7 @@ def show_bisection(found: Bisection, console: Console) -> int:
         lines.append(f"  {found.mismatch.kind} at {found.mismatch.leaf}{index}")
         lines += [f"    good {found.mismatch.base[:200]}", f"    here {found.mismatch.head[:200]}"]
     lines += [f"skipped {commit[:12]}: {reason}" for commit, reason in found.skipped]
-    lines.append(f"{found.target}: {found.listed} commits may touch it, {found.executed} were executed")
+    lines.append(f"{found.target}: commits that may touch it: {found.listed}; executed: {found.executed}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return EXIT_CODES[Verdict.DIFFERENT]

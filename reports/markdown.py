@@ -61,6 +61,7 @@ CHANGED_LINES = {20: 120, 10: 100, 5: 80, 3: 60, 2: 40, 1: 20}
 
 _NAME = re.compile(r"^(?P<open>[(\"']*)(?P<core>.*?)(?P<close>[:,;.!?)\"']*)$")
 _SPECIAL = re.compile(r"[^\w.,;:()'\"+=%!?…-]|_|\w:\w|^:|\w\.[A-Za-z]|^GH-\d|^[-+=.]+$|^\d+\)?$")
+_WORD = re.compile(r"(?<!\S)\[[^][`]*\][:,;.!?]?(?!\S)|\S+")  # a list of values is one word
 _QUOTED = re.compile(r"`[^`]+`")
 
 
@@ -82,7 +83,7 @@ def html_code(value: object, limit: int = VALUE_SHOWN) -> str:
 
 def text(value: object, limit: int = VALUE_SHOWN) -> str:
     """Running text: words stay as they are, whatever could be read as markup becomes a code span."""
-    return " ".join(_word(word, first=n == 0) for n, word in enumerate(plain(value, limit).split()))
+    return " ".join(_word(word, first=n == 0) for n, word in enumerate(_WORD.findall(plain(value, limit))))
 
 
 def _word(word: str, first: bool) -> str:

@@ -97,10 +97,10 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
             split = f", {inside} inside the contract and {outside} outside" if inside > 0 else ""
             split = split or ", all outside the contract"
         by_kind = f" (mismatches: {kinds_words(kinds)})" if kinds else ""
-        parts.append(f"{cases.different} of {count} cases differ{by_kind}{split}")
+        parts.append(f"{cases.different} of {_differ(cases.different, count)}{by_kind}{split}")
     if cases.expected:
-        rest = "" if parts else f" of {count} cases"
-        parts.append(f"{cases.expected}{rest} differ as the expect file says")
+        said = f"of {_differ(cases.expected, count)}" if not parts else "differs" if cases.expected == 1 else "differ"
+        parts.append(f"{cases.expected} {said} as the expect file says")
     raised = sum(t.both_raised for t in group)
     raised_words = f", both arms raising the same exception in {raised} of them" if raised else ""
     if cases.identical or not parts:
@@ -114,6 +114,10 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
     if any(note.startswith("cases from the signature of ") for note in first.notes):
         parts.append("cases from its signature")
     return f"{name}: {', '.join(parts)}"
+
+
+def _differ(differing: int, count: int) -> str:
+    return f"{plural(count, 'case')} {'differs' if differing == 1 else 'differ'}"
 
 
 def _same(identical: int, count: int, mode: str) -> str:

@@ -314,7 +314,7 @@ def reduced_lines(result: RunResult) -> list[str]:
                 lines.append(f"{what}: case {item.original} could not be made small: {item.reason}")
                 continue
             sizes = ", ".join(
-                f"{name} {before} to {after}"
+                f"{name} {before} to {after}" if before != after else f"{name} {after}"
                 for name, (before, after) in (
                     ("bytes", item.bytes), ("requests", item.requests), ("longest axis", item.largest_axis),
                 )

@@ -298,7 +298,7 @@ class _Walker:
             self.add(Kind.TYPE, path, a[1], b[1])
         left, right = a[2], b[2]
         if len(left) != len(right):
-            self.add(Kind.STRUCTURE, path, f"{len(left)} items {_some(a)}", f"{len(right)} items {_some(b)}")
+            self.add(Kind.STRUCTURE, path, _sized(a), _sized(b))
             return
         if a[0] == b[0] == "ints":
             base_mask, head_mask = self.masks(path, len(left))
@@ -551,6 +551,10 @@ def _some(frozen: Frozen) -> str:
         shown = ", ".join(short(item) for item in frozen[2][:4])
     more = ", ..." if len(frozen[2]) > (8 if frozen[0] == "ints" else 4) else ""
     return f"[{shown}{more}]"
+
+
+def _sized(frozen: Frozen) -> str:
+    return f"{len(frozen[2])} {'item' if len(frozen[2]) == 1 else 'items'} {_some(frozen)}"
 
 
 def _neighbours(left: Elements, right: Elements, at: int) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from difftest import catalog
-from difftest.api import environment
+from difftest.api import environment, no_target
 from difftest.catalog import Outline
 from difftest.errors import DifftestError, NothingCompared, UsageError
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
@@ -273,7 +273,7 @@ def _plan(state: _Bench, outlines: Sequence[Outline]) -> list[Planned]:
             state.notes += [f"{outline.name}: {note}" for note in item.notes]
             found.append(item)
     if not shared:
-        raise NothingCompared("base and head share no target: none of the catalog's symbols is in either tree")
+        raise NothingCompared(no_target(options.targets))
     if same:
         names = list(dict.fromkeys(same))
         state.notes.append(f"same code in both versions, not timed (--all does): {_few(names)}")

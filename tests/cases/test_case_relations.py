@@ -99,7 +99,7 @@ def test_rows_are_taken_from_whatever_holds_them() -> None:
         (torch.tensor([INF - INF]), torch.tensor([INF - INF]), None),
         ([1, [2]], [1, [3]], "[1][0] is 2 and 3"),
         ({"a": 1}, {"b": 1}, "it has ['a'] and ['b']"),
-        ([1], [1, 2], "it has 1 items and 2"),
+        ([1], [1, 2], "it has 1 item and 2"),
         (torch.zeros(0, 3), torch.zeros(0, 3), None),
     ],
 )

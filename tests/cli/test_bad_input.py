@@ -41,6 +41,7 @@ def one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> 
         assert word in lines[0], (word, lines[0])
 
 
+REJECTION = "vllm.v1.sample.rejection_sampler"
 RUN = ("run", "--base", "base", "--head", "faster", "--target", "v1.parse_output")
 
 
@@ -117,6 +118,31 @@ def test_unknown_case_id(repository: Path) -> None:
     done = difftest(*RUN, "--case", "ffffffffffffffff0", cwd=repository)
     assert done.returncode == 3
     assert "ffffffffffffffff0" in done.stdout
+
+
+def test_a_case_id_leaves_out_targets_that_do_not_have_it(repository: Path) -> None:
+    asked = ("run", "--base", "base", "--head", "faster", "--case", "e3b2a3900398ad72", "--jobs", "1")
+    done = difftest(*asked, cwd=repository)
+    assert done.returncode == 0, done.stderr
+    assert "v1.parse_output: 1 of 1 case byte-identical" in done.stdout
+    assert "no case has the id" not in done.stdout
+    named = difftest(*asked, "--target", "v1.parse_output", "--target", "v1.random_sample", cwd=repository)
+    assert named.returncode == 3, named.stderr
+    assert "v1.random_sample: not compared, no case has the id" in named.stdout
+
+
+def test_a_glob_of_targets_that_neither_tree_has(repository: Path) -> None:
+    one_line(difftest(*RUN[:5], "--target", "v1.bad*", cwd=repository), 3, "share no target", "v1.bad*")
+
+
+def test_the_list_of_targets_keeps_names_and_symbols_whole(repository: Path) -> None:
+    done = difftest("targets", "--base", "base", "--head", "subtle-bug", cwd=repository, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("v1.parse_output ")]
+    assert line.split() == ["v1.parse_output", "changed", "74", f"{REJECTION}:RejectionSampler.parse_output"]
+    assert "absent: v1.bad_words, " in done.stdout
+    one = difftest("targets", "--base", "base", "--target", "v1.logprobs_filter", cwd=repository, COLUMNS="40")
+    assert "vllm.v1.outputs:LogprobsTensors.filter" in one.stdout
 
 
 def test_base_and_head_that_share_no_target(tmp_path: Path) -> None:

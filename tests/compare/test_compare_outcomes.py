@@ -218,6 +218,11 @@ def test_the_kind(base: Any, head: Any, kind: Kind) -> None:
         assert set(kinds(one, other)) == {kind}
 
 
+def test_items_are_counted_in_words() -> None:
+    (found,) = differences([7], [7, 8])
+    assert (found.base, found.head) == ("1 item [7]", "2 items [7, 8]")
+
+
 def test_values_are_compared_across_dtypes_too() -> None:
     assert kinds(tensor(1, 2), tensor(1, 3, dtype=torch.float64)) == [Kind.DTYPE, Kind.VALUE]
     assert kinds(tensor(1, NAN), tensor(1, NAN, dtype=torch.float64)) == [Kind.DTYPE]

@@ -117,6 +117,11 @@ def test_a_value_stays_a_value(value: str) -> None:
             assert not REFERENCES.search(loose_text(place))
 
 
+def test_a_list_of_values_is_one_code_span() -> None:
+    assert text("base [0, 1], head 2 items [32, 33]") == "base `[0, 1]`, head 2 items `[32, 33]`"
+    assert text("return[0] [a](b c)") == "`return[0]` `[a](b` c)"
+
+
 def test_it_has_what_a_reviewer_asks_for() -> None:
     markdown = render(RESULTS["different"])
     for wanted in (

@@ -61,6 +61,13 @@ def test_outside_the_contract_is_said_apart() -> None:
     assert "contract" not in sentence(run(replace(DIFFERENT, outside_contract=0)))
 
 
+def test_one_case_differs() -> None:
+    cases = CaseCounts(executed=1, different=1)
+    assert "1 of 1 case differs (mismatches" in sentence(run(replace(DIFFERENT, cases=cases)))
+    cases = CaseCounts(executed=9, expected=1, identical=8)
+    assert "1 of 9 cases differs as the expect file says" in sentence(run(replace(EXECUTED, cases=cases)))
+
+
 def test_unmeasured_cases_stay_in_the_denominator() -> None:
     said = sentence(run(replace(EXECUTED, cases=CaseCounts(executed=90, identical=90, unmeasured=10))))
     assert "90 of 100 cases byte-identical" in said and "10 not measured" in said
