@@ -534,9 +534,12 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         item.notes.append(finding)
     options = state.options
     notes = list(dict.fromkeys([*item.notes, *[n for u in units for n in u.notes]]))
-    notes += [f"{count} cases not measured: {text}" for text, count in unmeasured.most_common(5)]
+    notes += [
+        f"{count} {'case' if count == 1 else 'cases'} not measured: {text}" for text, count in unmeasured.most_common(5)
+    ]
     if counts["left_out"]:
-        notes.append(f"{counts['left_out']} cases were left out: only those {options.contract} the contract were run")
+        cases = "1 case was" if counts["left_out"] == 1 else f"{counts['left_out']} cases were"
+        notes.append(f"{cases} left out: only those {options.contract} the contract were run")
     if counts["cut"] and not all(u.fuzz for u in units):
         notes.append("the time budget ended before all cases were run")
     if counts["no_strategy"] and verdict is not Verdict.UNMEASURED:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from difftest.result import CaseCounts, Identity, Mismatch, RunResult, TargetResult, Verdict
 
+_NOT_MEASURED = re.compile(r"\d+ cases? not measured: (.*)", re.DOTALL)
 INTERPRETER = "triton-interpreter"
 NOT_EXECUTED = "not executed"
 INTERPRETER_LIMIT = "says nothing about races or GPU numerics"
@@ -168,7 +170,8 @@ def why_unmeasured(target: TargetResult) -> str:
         return f"{target.cases.unmeasured} of {total(target.cases)} cases: {reason}" if partly else reason
     if target.cases.unmeasured:
         cases = f"{target.cases.unmeasured} of {total(target.cases)} cases"
-        return f"{cases}: base was not deterministic, or both arms failed alike"
+        why = "; ".join(found[1] for note in target.notes if (found := _NOT_MEASURED.fullmatch(note)))
+        return f"{cases}: {why or 'base was not deterministic, or both arms failed alike'}"
     return ""
 
 

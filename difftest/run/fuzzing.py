@@ -232,6 +232,8 @@ class FuzzRun(UnitRun):
         if signature in self.known:
             self.counts["different"] += 1
             self.counts["outside_contract"] += not case.contract
+            self.counts["mismatches"] += len(self.found)
+            self.kinds.update(str(item.kind) for item in self.found)
             return None
         if number in self.dead:
             # Each smaller case would cost another process; it is kept as it was found.

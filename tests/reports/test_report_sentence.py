@@ -17,6 +17,7 @@ from report_results import (
 )
 
 from difftest.reports.sentence import sentence
+from difftest.reports.words import why_unmeasured
 from difftest.result import CaseCounts, Identity
 
 IDENTITIES = "base main (1a2b3c4d5e6f), head WORKTREE (6f5e4d3c2b1a, dirty)"
@@ -59,6 +60,13 @@ def test_outside_the_contract_is_said_apart() -> None:
     assert "3 of 400 cases differ (mismatches: exception 3), all outside the contract" in sentence(RESULTS["outside"])
     assert "9 inside the contract and 3 outside" in sentence(RESULTS["different"])
     assert "contract" not in sentence(run(replace(DIFFERENT, outside_contract=0)))
+
+
+def test_why_some_cases_were_not_measured() -> None:
+    target = replace(EXECUTED, cases=CaseCounts(executed=100, identical=90, unmeasured=10))
+    assert why_unmeasured(target).startswith("10 of 100 cases: base was not deterministic")
+    told = replace(target, notes=("else", "9 cases not measured: api-change: f has no x", "1 case not measured: both"))
+    assert why_unmeasured(told) == "10 of 100 cases: api-change: f has no x; both"
 
 
 def test_one_case_differs() -> None:

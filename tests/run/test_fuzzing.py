@@ -130,6 +130,11 @@ def test_what_is_found_is_made_small(found: RunResult) -> None:
     assert all(t.cases.executed >= 600 and t.mismatches[0].contract for t in (vocab, temperature, sequence))
 
 
+def test_every_differing_case_has_its_mismatches_counted(found: RunResult) -> None:
+    for target in found.targets[:3]:
+        assert target.mismatches_total == sum(target.kinds.values()) >= target.cases.different
+
+
 def test_the_same_seed_draws_the_same_cases(places: Path, found: RunResult) -> None:
     again = fuzz(places, "none", "vocab", "sequence", jobs=1, examples=600)
     assert again.targets[0].axes == found.targets[3].axes
