@@ -166,6 +166,10 @@ class Planner:
             symbol = next((s for s in outline.symbols if arm.sources.locate(s) is not None), None)
             if symbol is None:
                 return Bound()
+            module, _, name = symbol.partition(":")
+            if replaced := self.standins(outline.package).key_for(module, name.partition(".")[0]):
+                # It would be the stand-in that is compared, with itself.
+                return Bound(symbol, None, f"{replaced} has a stand-in, so that {symbol} of the tree is never run")
             symbols = [symbol, *[s for s in outline.uses if arm.sources.defines(s)]]
             closure = find_closure(arm.sources, symbols, self.standins(outline.package))
             arm.effects.update(closure.effects)

@@ -80,7 +80,7 @@ def crossing_words(axis: str, better: Mapping[float, bool | None]) -> str:
     name = axis.replace("_", " ")
     known = [(value, better[value]) for value in sorted(better) if better[value] is not None]
     if not known:
-        return f"no difference at any {name}"
+        return f"no difference shown at any {name}"
     alike = sum(side is None for side in better.values())
     rest = f", alike at {alike} of {len(better)}" if alike else ""
     turns = [n for n in range(1, len(known)) if known[n][1] != known[n - 1][1]]

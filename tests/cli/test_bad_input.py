@@ -131,6 +131,12 @@ def test_a_case_id_leaves_out_targets_that_do_not_have_it(repository: Path) -> N
     assert "v1.random_sample: not compared, no case has the id" in named.stdout
 
 
+def test_a_target_that_a_stand_in_replaces_is_not_called_the_same(repository: Path) -> None:
+    done = difftest("run", "--base", "base", "--head", "faster", "--target", "vllm.logger:init_logger", cwd=repository)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "vllm.logger has a stand-in" in done.stdout
+
+
 def test_a_glob_of_targets_that_neither_tree_has(repository: Path) -> None:
     one_line(difftest(*RUN[:5], "--target", "v1.bad*", cwd=repository), 3, "share no target", "v1.bad*")
 

@@ -53,7 +53,7 @@ def test_where_candidates_cross() -> None:
     assert crossing_words("batch", {1: True, 2: True, 4: False}) == "better up to batch 2, worse from 4 on"
     assert crossing_words("batch", {1: True, 2: True}) == "better at every batch"
     assert crossing_words("batch", {1: False, 2: None}) == "worse or alike at every batch, alike at 1 of 2"
-    assert crossing_words("batch", {1: None, 2: None}) == "no difference at any batch"
+    assert crossing_words("batch", {1: None, 2: None}) == "no difference shown at any batch"
     assert crossing_words("batch", {1: True, 2: False, 4: True}) == "better at batch 1, 4, worse elsewhere"
 
 
