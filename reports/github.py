@@ -25,8 +25,9 @@ NAMES_SHOWN = 20
 def render(result: RunResult) -> str:
     """Workflow commands, one a line: an error per different target, a warning per unmeasured, a notice per expected.
 
-    The last line is a notice with the sentence of the run. `closure[arm]` may carry `file` and `line`, the place
-    to annotate; without them the file comes from the symbol's module and the annotation stands at its top.
+    The last line is a notice with the sentence of the run. An annotation stands on the first changed line that only
+    differing cases ran, else on the first changed line. `closure[arm]` may carry `file` and `line`, the place to
+    annotate; without these the file comes from the symbol's module and the annotation stands at its top.
     """
     lines: list[str] = []
     sayings: list[tuple[Verdict, Callable[[TargetResult], str]]] = [
@@ -74,7 +75,11 @@ def _difference(target: TargetResult) -> str:
 
 
 def _location(target: TargetResult) -> dict[str, str]:
-    """Where the annotation stands: the head's own place where known, else base's (the code was removed)."""
+    """Where the annotation stands: a changed line of head where one is known, else the file of an arm's code."""
+    added = [(change.head_path, line) for change in target.changes for line in change.lines if line.sign == "+"]
+    told = [(path, line) for path, line in added if line.ran == "differing"] or added
+    for path, line in told[:1]:
+        return {"file": path, "line": str(line.head)}
     for arm in ("head", "base"):
         closure = target.closure.get(arm, {})
         if isinstance(closure.get("file"), str):

@@ -8,7 +8,7 @@ from report_results import API_CHANGE, DIFFERENT, EXPECTED, REMOVED, RESULTS, ho
 
 from difftest.reports.github import render, summary
 from difftest.reports.sentence import sentence
-from difftest.result import RunResult
+from difftest.result import Change, ChangedLine, RunResult
 
 COMMAND = re.compile(r"::(error|warning|notice) ((?:\w+=[^:,\n]*)(?:,\w+=[^:,\n]*)*)::(.*)")
 
@@ -53,6 +53,20 @@ def test_different_unmeasured_and_expected_have_their_levels_and_places() -> Non
 def test_a_known_place_is_used() -> None:
     target = replace(DIFFERENT, closure={"head": {"file": "a,b/c:d.py", "line": 41}})
     assert "::error file=a%2Cb/c%3Ad.py,line=41,title=difftest%3A different%3A v1.penalties::" in render(run(target))
+
+
+def test_an_annotation_stands_on_the_changed_line_that_only_differing_cases_ran() -> None:
+    lines = [
+        ChangedLine("-", 40, None, "    return max(row)", "both"),
+        ChangedLine("+", None, 41, "    row = list(row)", "both"),
+        ChangedLine("+", None, 42, "    return min(row)", "differing"),
+    ]
+    change = Change("pkg.sampler:pick", "changed", "pkg/sampler.py", "pkg/sampler.py", tuple(lines))
+    (_, properties, _), *_ = annotations(run(replace(DIFFERENT, changes=(change,))))
+    assert (properties["file"], properties["line"]) == ("pkg/sampler.py", "42")
+    untraced = replace(change, lines=tuple(replace(line, ran="") for line in lines))
+    (_, properties, _), *_ = annotations(run(replace(DIFFERENT, changes=(untraced,))))
+    assert properties["line"] == "41"
 
 
 def test_what_breaks_a_command_is_escaped() -> None:
