@@ -87,7 +87,7 @@ def main():
     for name, version in VERSIONS.items():
         if result.environment.get(name) != version:
             print(f"{{name}} is {{result.environment.get(name)}} here; it was {{version}}")
-    print(f"{{TARGET}}, case {{CASE}}: {{target.verdict}}{{target.reason and "; " + target.reason}}")
+    print(f"{{TARGET}}, case {{CASE}}: {{target.verdict}}{{target.reason and '; ' + target.reason}}")
     shown = sorted(target.mismatches, key=lambda m: (m.kind, m.leaf) != (KIND, LEAF))
     for number, mismatch in enumerate(shown):
         index = str(list(mismatch.index)) if mismatch.index else ""

@@ -61,7 +61,7 @@ def alike(pool, result, other_pool, other_result):
 TARGETS = (
     Target("user.turned", ("pack.scaled:twice",), cases, relations=(Relation("turned", turned, alike, every=20),)),
     Target("user.drawn", ("pack.scaled:scaled",), list, fuzz=drawn),
-    Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=2.0),
+    Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=0.5),
     Target("user.reserved", ("pack.scaled:twice",), reserved),
     Target(
         "user.looked",
