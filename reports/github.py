@@ -78,8 +78,9 @@ def _location(target: TargetResult) -> dict[str, str]:
     """Where the annotation stands: a changed line of head where one is known, else the file of an arm's code."""
     added = [(change.head_path, line) for change in target.changes for line in change.lines if line.sign == "+"]
     told = [(path, line) for path, line in added if line.ran == "differing"] or added
-    for path, line in told[:1]:
-        return {"file": path, "line": str(line.head)}
+    if told:
+        path, first = told[0]
+        return {"file": path, "line": str(first.head)}
     for arm in ("head", "base"):
         closure = target.closure.get(arm, {})
         if isinstance(closure.get("file"), str):
