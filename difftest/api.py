@@ -408,7 +408,7 @@ def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:
     """What the fuzz of a target is given."""
     arms = ((state.base, item.base), (state.heads[item.head_index], item.head))
     fresh, common = code_numbers((arm.tree.read, bound.closure) for arm, bound in arms if bound.closure is not None)
-    return {"numbers": [fresh, common], "database": {}}
+    return {"numbers": [fresh, common]}
 
 
 def _reduce(state: _Run, supervisor: Supervisor) -> None:

@@ -10,12 +10,12 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
 from hypothesis import Phase, find, settings
-from hypothesis.database import ExampleDatabase
+from hypothesis.database import InMemoryExampleDatabase
 from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
 from hypothesis.internal.conjecture import providers
 
@@ -61,28 +61,6 @@ def same_everywhere() -> None:
         providers.HypothesisProvider._local_constants = property(lambda self: none)  # type: ignore[assignment]
 
 
-class Kept(ExampleDatabase):
-    """Hypothesis's database, held in memory; what is written is also told to the supervisor, which keeps the files."""
-
-    def __init__(self, entries: dict[str, list[str]]) -> None:
-        super().__init__()
-        self.entries = {key: {bytes.fromhex(v): None for v in values} for key, values in entries.items()}
-        self.written: list[tuple[str, str, str]] = []
-
-    def fetch(self, key: bytes) -> Iterable[bytes]:
-        return list(self.entries.get(key.hex(), ()))
-
-    def save(self, key: bytes, value: bytes) -> None:
-        held = self.entries.setdefault(key.hex(), {})
-        if value not in held:
-            held[value] = None
-            self.written.append(("save", key.hex(), value.hex()))
-
-    def delete(self, key: bytes, value: bytes) -> None:
-        if self.entries.get(key.hex(), {}).pop(value, 0) is None:
-            self.written.append(("delete", key.hex(), value.hex()))
-
-
 class FuzzRun(UnitRun):
     """Runs the fuzz of one target. Of the unit, `memory` holds what an earlier child found out: `hits` (number of a
     case that differed -> kind and place), `cuts` (numbers at which time ran out), `began` (monotonic seconds)."""
@@ -94,7 +72,7 @@ class FuzzRun(UnitRun):
         self.hits: dict[int, Signature] = {int(k): (str(v[0]), str(v[1])) for k, v in memory.get("hits", {}).items()}
         self.cuts: set[int] = set(memory.get("cuts", ()))
         self.began: float = memory.get("began", time.monotonic())
-        self.database = Kept(unit["fuzz"]["database"])
+        self.database = InMemoryExampleDatabase()
         self.dead = {int(index): value for index, value in unit["dead"].items()}
         self.recursion = sys.getrecursionlimit()
         self.number = 0
@@ -301,11 +279,7 @@ class FuzzRun(UnitRun):
             self.axes[axis, str(value), outcome] += 1
 
     def more(self) -> dict[str, Any]:
-        written, self.database.written = self.database.written, []
-        return {
-            "memory": {"hits": self.hits, "cuts": sorted(self.cuts), "began": self.began},
-            "database": written,
-        }
+        return {"memory": {"hits": self.hits, "cuts": sorted(self.cuts), "began": self.began}}
 
 
 def _signature(found: list[Difference]) -> Signature:

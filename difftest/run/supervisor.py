@@ -51,7 +51,6 @@ class Unit:
     Attributes:
         fuzz: of a fuzz, the `numbers` to favour and the `database` of choices, hex values by hex key; None else.
         memory: what a fuzz needs to know again when its child has died.
-        written: what the fuzz did to its database: (`save` or `delete`, key, value).
         explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
         ended: cases whose call hung once, or was killed by the system: run again before that counts.
         explained: what that found.
@@ -70,7 +69,6 @@ class Unit:
     planned: Any = None
     fuzz: dict[str, Any] | None = None
     memory: dict[str, Any] = field(default_factory=dict)
-    written: list[tuple[str, str, str]] = field(default_factory=list)
     explain: dict[str, Any] | None = None
     explained: dict[str, Any] = field(default_factory=dict)
     told: list[list[Any]] = field(default_factory=list)
@@ -392,7 +390,6 @@ class _Loop:
         unit.slowest = max(unit.slowest, message["slowest"])
         unit.notes += message["notes"]
         unit.memory = message.get("memory", {})
-        unit.written += [(str(what), str(key), str(value)) for what, key, value in message.get("database", ())]
         unit.told += message["told"]
         unit.alike += message["alike"]
         self.progress(unit, message["counts"].get("executed", 0))
