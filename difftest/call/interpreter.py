@@ -47,6 +47,7 @@ def _install() -> tuple[str, ...]:
     _libdevice(interpreter)
     _masks(interpreter)
     _range_indices(interpreter)
+    _range_ends(interpreter)
     _not_a_number(interpreter)
     _bfloat16(interpreter)
     _patched_once(interpreter)
@@ -54,6 +55,7 @@ def _install() -> tuple[str, ...]:
         "libdevice functions are numpy's",
         "a mask joining a block and a scalar is a mask",
         "a range index has .to()",
+        "the end of a range may have been loaded",
         "the argmax of nothing but NaN is its first element",
         "bfloat16 compares and computes as numbers, rounded to nearest",
         *bridge_host(),
@@ -210,6 +212,19 @@ def _range_indices(interpreter: Any) -> None:
     # The rewritten kernel sees the names of the interpreter's own module.
     interpreter._difftest_indices = _indices
     interpreter.FunctionRewriter.ast_transformer = WithIndices()
+
+
+# -- range ends: Triton before 3.9 converts an array of one element, which NumPy refuses from 2.5 on ------------------
+
+
+def _range_ends(interpreter: Any) -> None:
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
 
 
 # -- NaN: the argmax of a block without a number raises ------------------------------------------------------------

@@ -42,6 +42,8 @@ _KEPT_VARIABLES = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "CUDA_HOME",
     "CUDA_VISIBLE_DEVICES", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "COVERAGE_PROCESS_START",
 )  # fmt: skip
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Name the accelerators that a process sees; empty, it sees none."""
 
 
 @dataclass
@@ -164,6 +166,8 @@ class Supervisor:
             # Asking whether there is a device must not start the driver: the children are forks, which it forbids.
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }
+        if device == "cpu":  # what is measured on the CPU is the same on a machine that has an accelerator
+            environment |= dict.fromkeys(_DEVICE_VARIABLES, "")
         if allocator:
             environment["GLIBC_TUNABLES"] = allocator
         if triton_interpreter:

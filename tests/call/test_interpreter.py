@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from difftest.call.interpreter import RangeIndex, bridge, narrowed, widened
+from difftest.call.interpreter import RangeIndex, _range_ends, bridge, narrowed, widened
 
 pytest.importorskip("triton")
 
@@ -106,6 +108,29 @@ def test_atomic_through_a_mask_of_a_block_and_a_scalar() -> None:
 
 def test_an_index_converts() -> None:
     assert bridged("index").tolist() == [1, 3, 5, 7, 9, -3, -3, -3]
+
+
+def test_the_end_of_a_range_may_have_been_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime import interpreter
+
+    class Loaded:
+        handle = SimpleNamespace(data=np.array([3]))
+
+    class Scope:
+        set_attr = staticmethod(setattr)
+
+    def converting(
+        tensor: type, scope: type[Scope]
+    ) -> None:  # as Triton did before 3.9; NumPy warns, and raises from 2.5
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", converting)
+    interpreter._patch_lang_tensor(Loaded, Scope)
+    with pytest.raises((DeprecationWarning, TypeError)):
+        operator.index(Loaded())
+    _range_ends(interpreter)
+    interpreter._patch_lang_tensor(Loaded, Scope)
+    assert operator.index(Loaded()) == 3
 
 
 def test_argmax_of_nan_alone_is_the_first() -> None:

@@ -258,3 +258,10 @@ def test_secrets_of_the_environment_are_not_there(tmp_path: Path, monkeypatch: p
     body = "import os; return [k for k, v in os.environ.items() if 'not-for-heads' in v] or values * 2"
     (target,) = run(tmp_path, {"curious": body}).targets
     assert (target.verdict, target.cases.identical) == ("identical", 8)
+
+
+def test_a_run_on_the_cpu_sees_no_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    body = "import os; return os.environ['CUDA_VISIBLE_DEVICES'] or values * 2"
+    (target,) = run(tmp_path, {"looks-for-a-device": body}).targets
+    assert (target.verdict, target.cases.identical) == ("identical", 8)
