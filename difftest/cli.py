@@ -171,11 +171,12 @@ def bench(
     from rich.console import Console
 
     from difftest import api
+    from difftest.output import Formats
     from difftest.timing.bench import BenchOptions
     from difftest.timing.bench import bench as timed
-    from difftest.timing.show import BenchFormats, BenchProgress, percentage, show_bench
+    from difftest.timing.show import BenchProgress, percentage, show_bench
 
-    outputs = BenchFormats.parse(formats)
+    outputs = Formats.parse(formats, "difftest.reports.bench_files")
     limit = None if max_regression is None else percentage(max_regression)
     if base is None:
         heads = heads or ("HEAD",)

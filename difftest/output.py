@@ -21,6 +21,7 @@ from difftest.record.command import Shown
 from difftest.result import EXIT_CODES, RunResult, TargetResult, Verdict
 from difftest.survey import TargetSurvey
 from difftest.sweep import SCHEMA, SweptCommit, overall
+from difftest.timing.result import BenchResult
 from difftest.trees.cache import write_atomic
 
 ABSENT_EXPLAINED = 10
@@ -29,18 +30,24 @@ ABSENT_EXPLAINED = 10
 
 @dataclass(frozen=True)
 class Formats:
-    """Files to write, checked before the run begins."""
+    """Files to write, checked before the run begins.
+
+    Attributes:
+        items: kinds and paths.
+        writer: the module that writes them: `difftest.reports` for a run, `difftest.reports.bench_files` for a bench.
+    """
 
     items: tuple[tuple[str, Path], ...]
+    writer: str
 
     @classmethod
-    def parse(cls, values: Sequence[str]) -> Formats:
+    def parse(cls, values: Sequence[str], writer: str = "difftest.reports") -> Formats:
         """Parse `KIND:PATH` values.
 
         Raises:
             UsageError: an unknown kind, a missing path, or a path that cannot be written.
         """
-        reports = importlib.import_module("difftest.reports")
+        reports = importlib.import_module(writer)
         items = []
         for value in values:
             kind, colon, path = value.partition(":")
@@ -48,10 +55,10 @@ class Formats:
                 raise UsageError(f"--format {value} should be KIND:PATH, for example json:result.json")
             reports.check_writable(kind, Path(path))
             items.append((kind, Path(path)))
-        return cls(tuple(items))
+        return cls(tuple(items), writer)
 
-    def write(self, result: RunResult) -> None:
-        reports = importlib.import_module("difftest.reports")
+    def write(self, result: RunResult | BenchResult) -> None:
+        reports = importlib.import_module(self.writer)
         for kind, path in self.items:
             reports.write(result, kind, path)
 

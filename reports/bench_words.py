@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from difftest.timing.result import BenchResult, GridResult, ShapeResult, Untimed
-from difftest.timing.statistics import SpeedVerdict
+from difftest.timing.statistics import FEWEST_LAYOUTS, SpeedVerdict
 
 from .words import plain, plural
 
@@ -24,7 +24,9 @@ def times_words(shape: ShapeResult, arm: str) -> str:
 
 
 def change_words(shape: ShapeResult) -> str:
-    """The change and its interval: `+5.1 % (+4.6 to +5.7)`."""
+    """The change and its interval: `+5.1 % (+4.6 to +5.7)`; of too few loadings for one, only how many there are."""
+    if len(shape.layouts) < FEWEST_LAYOUTS:
+        return f"{shape.delta_percent:+.1f} % ({plural(len(shape.layouts), 'loading')})"
     low, high = shape.interval
     return f"{shape.delta_percent:+.1f} % ({low:+.1f} to {high:+.1f})"
 

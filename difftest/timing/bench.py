@@ -17,7 +17,7 @@ import random
 import selectors
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from difftest.errors import DifftestError, NothingCompared, UsageError
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
 from difftest.run.supervisor import Supervisor, Unit, answer, status_text
 from difftest.target import labelled
-from difftest.timing import judge
+from difftest.timing import judge, schedule
 from difftest.timing.blocks import Conditions, Pair
 from difftest.timing.judge import Measured
 from difftest.timing.result import BenchResult, ShapeResult, Untimed
@@ -127,10 +127,15 @@ class _Comparison:
     head: int | None
     differs: bool = False
     measured: list[Measured] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     settled: bool = False
     proven: float = 0.0
     failed: str = ""
     varies: bool = True
+
+    @property
+    def spot(self) -> schedule.Spot:
+        return self.target, self.shape
 
 
 @dataclass
@@ -361,6 +366,8 @@ class _Timing:
         self.selector.register(timer.control.connection, selectors.EVENT_READ, True)
         self.selector.register(timer.children[0].connection, selectors.EVENT_READ, False)
         self.current: list[int] | None = None
+        self.current_since = 0.0
+        self.loading = 0.0
         self.at = ""
         self.ended_well = False
         self.jobs: list[_Comparison] = []
@@ -398,6 +405,7 @@ class _Timing:
             if not kept:
                 state.untimed.append(Untimed(name, spec, "none of its shapes was asked for"))
             reasons: dict[str, list[str]] = {}
+            named = bool(state.options.targets)
             for index, text, axes in kept:
                 outcome, reason = _why_not(unit, text)
                 if outcome == _LATE or (outcome != _OK and not state.options.force):
@@ -412,10 +420,11 @@ class _Timing:
                     if reason.startswith(("its outputs were not", "out of time"))
                     else " (--force times it all the same)"
                 )
+                asked = named or not reason.startswith("out of time")
                 if len(labels) == len(kept) > 1:
-                    state.untimed.append(Untimed(name, spec, f"every shape: {reason}{force}"))
+                    state.untimed.append(Untimed(name, spec, f"every shape: {reason}{force}", asked=asked))
                 else:
-                    state.untimed += [Untimed(name, spec, f"{reason}{force}", text) for text in labels]
+                    state.untimed += [Untimed(name, spec, f"{reason}{force}", text, asked) for text in labels]
         unused = [pattern for pattern in state.patterns if pattern not in matched]
         if unused:
             raise UsageError(f"--shapes {state.options.shapes}: no shape is called {unused[0]}")
@@ -445,19 +454,35 @@ class _Timing:
         return [c for c in every if c.head is not None or (c.target, c.shape) in heads] if heads else []
 
     def turn(self, active: Sequence[_Comparison]) -> None:
-        """One process: all that is active, once."""
+        """One process: what is under way, once, and as much of the rest as there is time for."""
         state = self.state
-        shapes = list(dict.fromkeys((c.target, c.shape) for c in active))
-        random.Random(state.layouts).shuffle(shapes)
+        left = state.deadline - time.monotonic()
+        begun = {
+            spot: schedule.Begun(min(len(c.measured) for c in mine), _seconds(mine))
+            for spot in dict.fromkeys(c.spot for c in active if c.measured)
+            if (mine := [c for c in active if c.spot == spot])
+        }
+        waiting = schedule.in_turn(dict.fromkeys(c.spot for c in active if c.spot not in begun))
+        if waiting:
+            begun = {spot: had for spot, had in begun.items() if had.layouts < schedule.PLANNED_LAYOUTS}
+        under_way = schedule.affordable(left, begun, self.loading)
+        random.Random(state.layouts).shuffle(under_way)
+        spare = schedule.spare(left, begun, self.loading)
+        measured = {c.spot for c in state.comparisons if c.measured}
+        known = {spot: _seconds(c for c in state.comparisons if c.spot == spot) for spot in measured}
+        shapes = [*under_way, *schedule.offered(waiting, spare, known, {t for t, _ in begun}, self.loading)] or waiting[
+            :1
+        ]
         place = {shape: n for n, shape in enumerate(shapes)}
         # Base against base comes before the heads of its shape, whose verdicts rest on it.
-        self.jobs = sorted(active, key=lambda c: (place[c.target, c.shape], c.head is not None))
+        self.jobs = sorted((c for c in active if c.spot in place), key=lambda c: (place[c.spot], c.head is not None))
         request = {
             "turn": state.layouts,
             "shapes": state.shapes,
             "items": state.items,
-            "jobs": [[c.item, c.shape] for c in self.jobs],
-            "quads": QUADS_FIRST if state.layouts < LOOKS[0] else QUADS_LATER,
+            "jobs": [[c.item, c.shape, QUADS_FIRST if len(c.measured) < LOOKS[0] else QUADS_LATER] for c in self.jobs],
+            "under_way": sum(c.spot in begun for c in self.jobs),
+            "spare": spare,
             "seconds": JOB_SECONDS,
             "deadline": state.deadline,
             "agree": {c.target: not any(d.differs for d in active if d.target == c.target) for c in active},
@@ -466,8 +491,12 @@ class _Timing:
         if state.layouts:
             self.await_child()
         self.current = None
+        began, measuring = time.monotonic(), sum(sum(c.seconds) for c in self.jobs)
         self.timer.children[0].send(request)
         self.collect()
+        measuring = sum(sum(c.seconds) for c in self.jobs) - measuring
+        targets = len({comparison.target for comparison in self.jobs})
+        self.loading = max(0.0, time.monotonic() - began - measuring) / targets
 
     def collect(self) -> None:
         """Take what the process sends until it has ended, whatever ends it."""
@@ -493,6 +522,7 @@ class _Timing:
         for message in messages:
             if "begins" in message:
                 self.current = message["begins"]
+                self.current_since = time.monotonic()
                 self.at = self.state.items[message["begins"][0]]["target"]
             elif "measured" in message:
                 self.take(message)
@@ -557,6 +587,7 @@ class _Timing:
 
     def take(self, message: Mapping[str, Any]) -> None:
         comparison = self.comparison(message["measured"])
+        comparison.seconds.append(time.monotonic() - self.current_since)
         self.current = None
         comparison.varies = message["varies"]
         pairs = tuple(Pair(base, head, head_first) for base, head, head_first in message["pairs"])
@@ -580,7 +611,7 @@ class _Timing:
 
     def spoiled(self, label: str, reason: str) -> None:
         """An arm is not timed any more; base takes every comparison with it."""
-        for comparison in self.jobs:
+        for comparison in self.state.comparisons:
             if label in self.state.items[comparison.item]["arms"] or label == AGAIN:
                 comparison.failed = comparison.failed or f"{'base' if label == AGAIN else label}: {reason}"
 
@@ -606,6 +637,11 @@ class _Timing:
             floor = self.state.floors[comparison.target, comparison.shape]
             rule = Rule().above(floor.proven)
             comparison.settled = count == LOOKS[-1] or judge.settled(comparison.measured, rule) is not None
+
+
+def _seconds(comparisons: Iterable[_Comparison]) -> float:
+    """What one layout of them all takes; of those not measured yet, nothing is known."""
+    return sum(sum(c.seconds) / len(c.seconds) for c in comparisons if c.seconds)
 
 
 # -- what it adds up to ------------------------------------------------------------------------------------------------

@@ -192,11 +192,12 @@ class PairedBlocks:
         call_ns = min(self._warm().values())
         # A call that lasts for many blocks warms itself.
         self._lead_in = 0 if call_ns > 10 * self._settings.block_ns else self._settings.lead_in
+        warm_quads = 0 if call_ns > 100 * self._settings.block_ns else self._settings.warm_quads
         self._calls = self._fit(call_ns)
         self._loop_ns = loop_cost(sample["base"], self._hooks)
         gc.collect()
         gc.freeze()
-        for _ in range(self._settings.warm_quads):
+        for _ in range(warm_quads):
             self._quad()
         self._quads = self._turn
         self._measured = 0

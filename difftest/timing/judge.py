@@ -171,8 +171,10 @@ def _grid(target: str, head: str, shapes: Sequence[ShapeResult], rule: Rule) -> 
     every = [shape for shape in shapes if shape.target == target]
     mine = [shape for shape in every if shape.head == head]
     counts = {str(v): sum(shape.verdict == v for shape in mine) for v in SpeedVerdict}
-    changes = [shape.delta_percent for shape in mine]
-    worst = max(mine, key=lambda shape: shape.delta_percent)
+    # One loading of both arms may say anything: where there are shapes that rest on more, it counts for nothing.
+    known = [shape for shape in mine if len(shape.layouts) >= statistics.FEWEST_LAYOUTS] or mine
+    changes = [shape.delta_percent for shape in known]
+    worst = max(known, key=lambda shape: shape.delta_percent)
     sure = sum(shape.verdict == SpeedVerdict.SLOWER and shape.corrected < 0.05 for shape in mine)
     result = GridResult(
         target=target,

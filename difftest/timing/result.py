@@ -78,7 +78,8 @@ class ShapeResult:
     Attributes:
         target, shape, head: names; `axes` are the shape's numbers (`batch`, `vocabulary`), where it has them.
         base, head_times: the times of each arm.
-        delta_percent, interval: the change and its 95 % interval.
+        delta_percent, interval: the change and its 95 % interval; with fewer than four layouts the interval is only the
+            range of what their pairs say.
         verdict, words: the verdict, and as a person says it, bound included (`no change within ±0.6 %`).
         probability: of such a change without any cause; `corrected` for the number of shapes in its grid.
         spread_percent: the larger of the arms' spreads.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,35 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from difftest.errors import UsageError
 from difftest.timing.pairs import PairsResult
 from difftest.timing.result import BenchResult
-
-
-@dataclass(frozen=True)
-class BenchFormats:
-    """Files to write, checked before the bench begins."""
-
-    items: tuple[tuple[str, Path], ...]
-
-    @classmethod
-    def parse(cls, values: Sequence[str]) -> BenchFormats:
-        """Parse `KIND:PATH` values.
-
-        Raises:
-            UsageError: an unknown kind, a missing path, or a path that cannot be written.
-        """
-        files = importlib.import_module("difftest.reports.bench_files")
-        items = []
-        for value in values:
-            kind, colon, path = value.partition(":")
-            if not colon or not path:
-                raise UsageError(f"--format {value} should be KIND:PATH, for example json:bench.json")
-            files.check_writable(kind, path)
-            items.append((kind, Path(path)))
-        return cls(tuple(items))
-
-    def write(self, result: BenchResult) -> None:
-        files = importlib.import_module("difftest.reports.bench_files")
-        for kind, path in self.items:
-            files.write(result, kind, path)
 
 
 def percentage(text: str) -> float:

@@ -52,6 +52,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 RESAMPLES = 50_000
+FEWEST_LAYOUTS = 4
+"""Layouts below which nothing is said of the code: what layouts vary by is not known from so few."""
 _MEDIANS = 512
 """Resampled medians that are kept for each layout; the bootstrap draws from them."""
 
@@ -79,7 +81,7 @@ class Rule:
     alpha: float = 1e-4
     margin: float = 0.008
     confidence: float = 0.95
-    layouts: int = 4
+    layouts: int = FEWEST_LAYOUTS
 
     def above(self, floor: float) -> Rule:
         """The rule where base against base already shows `floor`: neither threshold nor margin is below it."""
@@ -92,7 +94,8 @@ class Estimate:
 
     Attributes:
         change: the estimate.
-        low, high: its interval.
+        low, high: its interval; below :data:`FEWEST_LAYOUTS` only the range of what the layouts' own pairs say, since
+            Student's t of two or three layouts spans everything and says nothing.
         error: standard error; infinite with a single layout.
         probability: of an estimate at least as far from 0, if nothing had changed.
         layouts, pairs: what it rests on.
@@ -113,7 +116,7 @@ class Estimate:
         Of base against base, this is the floor. The estimate is not: one disturbed layout of four moves it far,
         and a verdict of "no change" within so much would say nothing.
         """
-        return max(0.0, self.low, -self.high)
+        return max(0.0, self.low, -self.high) if self.layouts >= FEWEST_LAYOUTS else 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class Decision:
         verdict: faster, slower, no change or inconclusive.
         words: the verdict as a person says it: `no change within ±0.6 %`.
         within: for no change, the bound that holds; otherwise 0.
-        more_pairs: for inconclusive, about how many pairs more would settle it; otherwise 0.
+        more_pairs: for inconclusive, about how many pairs more would settle it (with too few layouts, how many are
+            missing at least); otherwise 0.
     """
 
     verdict: SpeedVerdict
@@ -186,21 +190,27 @@ def estimate(
     middles = np.array([_median(values) for values in logs])
     center = float(_trimmed_mean(middles[None])[0])
     medians = _at_most_half(np.stack([_resampled_medians(values, rng) for values in logs]), middles)
+    tail = (1 - confidence) / 2
     picked = medians.ravel()[rng.integers(0, medians.size, (resamples, count), np.int32)]
     means = _trimmed_mean(picked)
-    tail = (1 - confidence) / 2
-    low, high = (float(v) for v in np.quantile(means, (tail, 1 - tail)))
     if count == 1:
-        return Estimate(math.expm1(center), math.expm1(low), math.expm1(high), math.inf, 1.0, 1, pairs)
+        low, high = _range_of(medians, tail)
+        return Estimate(math.expm1(center), low, high, math.inf, 1.0, 1, pairs)
+    low, high = (float(v) for v in np.quantile(means, (tail, 1 - tail)))
     # A bootstrap of few things is too narrow: it takes their own spread for the true one, and the normal for t.
     few = math.sqrt(count / (count - 1))
     wider = few * student_quantile(1 - tail, count - 1) / NormalDist().inv_cdf(1 - tail)
     error = few * float(means.std())
     beyond = abs(center) / error if error else (math.inf if center else 0.0)
+    if count < FEWEST_LAYOUTS:
+        low, high = _range_of(medians, tail)
+    else:
+        low = math.expm1(center + wider * min(low - center, 0.0))
+        high = math.expm1(center + wider * max(high - center, 0.0))
     return Estimate(
         change=math.expm1(center),
-        low=math.expm1(center + wider * min(low - center, 0.0)),
-        high=math.expm1(center + wider * max(high - center, 0.0)),
+        low=low,
+        high=high,
         error=error,
         probability=2 * student_tail(beyond, count - 1),
         layouts=count,
@@ -219,24 +229,32 @@ def decide(found: Estimate, rule: Rule | None = None) -> Decision:
         if within <= rule.margin:
             return Decision(SpeedVerdict.NO_CHANGE, f"no change within ±{bound(within)}", within=within)
     more = more_pairs(found, rule)
-    between = f"between {signed(found.low)} and {signed(found.high)}"
-    return Decision(
-        SpeedVerdict.INCONCLUSIVE, f"inconclusive: {between}; about {more} more pairs would settle it", more_pairs=more
-    )
+    if found.layouts < rule.layouts:
+        few = f"too few loadings, {found.layouts} of at least {rule.layouts}"
+        said = f"{few}; {signed(found.change)} so far, at least {more} more pairs needed"
+    else:
+        said = f"between {signed(found.low)} and {signed(found.high)}"
+        if max(found.low, -found.high) > rule.threshold:
+            said = f"likely {'slower' if found.change > 0 else 'faster'}, {said}, yet not certain"
+        said += f"; about {more} more pairs would settle it"
+    return Decision(SpeedVerdict.INCONCLUSIVE, f"inconclusive: {said}", more_pairs=more)
 
 
 def more_pairs(found: Estimate, rule: Rule) -> int:
-    """About how many pairs more would settle an inconclusive estimate, if it stays where it is."""
+    """About how many pairs more would settle an inconclusive estimate, if it stays where it is.
+
+    With fewer layouts than any verdict needs, how many are missing: what they vary by is not known yet.
+    """
     per_layout = max(1, found.pairs // found.layouts)
-    if found.layouts < 2:
-        return per_layout * max(1, rule.layouts - found.layouts)
+    if found.layouts < rule.layouts:
+        return per_layout * (rule.layouts - found.layouts)
     size = abs(found.change)
     single = found.error * math.sqrt(found.layouts)
     for count in range(found.layouts + 1, 100_000):
         error = single / math.sqrt(count)
         changed = size > rule.threshold and 2 * student_tail(size / error, count - 1) < rule.alpha
         unchanged = size + student_quantile(0.5 + rule.confidence / 2, count - 1) * error <= rule.margin
-        if count >= rule.layouts and (changed or unchanged):
+        if changed or unchanged:
             return (count - found.layouts) * per_layout
         if count > 4 * found.layouts:  # far from few: t has become the normal, and the rest follows in one step
             break
@@ -297,6 +315,12 @@ def percent(fraction: float) -> str:
 def bound(fraction: float) -> str:
     """A bound in percent, rounded up, so that it stays true."""
     return f"{max(1, math.ceil(1000 * fraction - 1e-9)) / 10:.1f} %"
+
+
+def _range_of(medians: NDArray[np.floating], tail: float) -> tuple[float, float]:
+    """From the lowest to the highest that any layout's own pairs say, as changes."""
+    low, high = np.quantile(medians, (tail, 1 - tail), axis=1)
+    return math.expm1(float(low.min())), math.expm1(float(high.max()))
 
 
 def _median(ordered: Floats) -> float:

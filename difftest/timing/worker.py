@@ -8,8 +8,9 @@ The supervisor sends `{"list": name}` and gets the shapes of every target, or `{
 - `turn`: the number of the process; every process seeds the scattering of memory with it and turns round the order of
   loading and of calling;
 - `items`: `{"target", "symbols": [base, head], "arms": [base, head]}`, the comparisons;
-- `jobs`: `[item, shape]` numbers in the order in which they are timed;
-- `quads`, `seconds`: how much to measure of each job; `deadline`: seconds after which no job is begun;
+- `jobs`: `[item, shape, quads]` numbers in the order in which they are timed; `quads` and `seconds` are how much to
+  measure of each; `deadline`: the time after which no job is begun;
+- `under_way`: how many of the jobs are gone on with; those after them are begun within `spare` seconds only;
 - `agree`: whether to compare results while timing; `bridge`: whether host memory stands for pinned memory.
 
 It answers `{"begins": [item, shape]}` before and `{"measured": [item, shape], ...}` or `{"failed": ...}` after each
@@ -127,16 +128,20 @@ class Turn:
         self.failed: dict[tuple[str, str], str] = {}
 
     def run(self) -> None:
+        began = time.monotonic()
         if self.request["bridge"]:
             self.child.bridge()
         self.load()
-        for index, shape in self.request["jobs"]:
-            if time.monotonic() > self.request["deadline"]:
+        until, under_way = self.request["deadline"], self.request["under_way"]
+        for place, (index, shape, quads) in enumerate(self.request["jobs"]):
+            if place == under_way:  # what loading takes is known before and left out, but of the first process
+                until = min(until, (time.monotonic() if under_way else began) + self.request["spare"])
+            if time.monotonic() > (until if place else self.request["deadline"]):
                 break
             self.child.channel.send({"begins": [index, shape]})
             answer: dict[str, Any]
             try:
-                answer = {"measured": [index, shape], **self.measure(self.items[index], shape)}
+                answer = {"measured": [index, shape], **self.measure(self.items[index], shape, quads)}
             except Failed as error:
                 answer = {"failed": [index, shape], "reason": str(error)}
             except Exception as error:
@@ -148,7 +153,7 @@ class Turn:
 
     def load(self) -> None:
         """Load every arm, whole and one after the other, each after memory was scattered; time their first calls."""
-        timed = {index for index, _ in self.request["jobs"]}
+        timed = {index for index, _, _ in self.request["jobs"]}
         items = [(index, item) for index, item in enumerate(self.items) if index in timed]
         labels = list(dict.fromkeys(label for _, item in items for label in item["arms"]))
         for label in reversed(labels) if self.number % 2 else labels:
@@ -165,7 +170,7 @@ class Turn:
         key = (item["target"], label)
         if key in self.failed:
             return
-        shape = self.shapes[item["target"]][next(shape for i, shape in self.request["jobs"] if i == index)]
+        shape = self.shapes[item["target"]][next(shape for i, shape, _ in self.request["jobs"] if i == index)]
         for attempt in (0, 1):
             try:
                 call = self.fresh(item, label, shape)(0)
@@ -192,7 +197,7 @@ class Turn:
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
-    def measure(self, item: Mapping[str, Any], number: int) -> dict[str, Any]:
+    def measure(self, item: Mapping[str, Any], number: int, quads: int) -> dict[str, Any]:
         target, (base, head) = item["target"], item["arms"]
         for label in (base, head):
             if (target, label) in self.failed:
@@ -214,7 +219,7 @@ class Turn:
             hooks,
             head_first=bool(self.number % 2),
         )
-        pairs = blocks.take(self.request["quads"], self.request["seconds"])
+        pairs = blocks.take(quads, self.request["seconds"])
         conditions = blocks.conditions
         conditions = replace(  # what only the first call of all does is done by now, whatever the shape
             conditions,

@@ -14,12 +14,17 @@ from click.testing import CliRunner
 
 from difftest.cli import cli
 from difftest.errors import UsageError
-from difftest.timing.show import BenchFormats, percentage
+from difftest.output import Formats
+from difftest.timing.show import percentage
+
+_WRITER = "difftest.reports.bench_files"
 
 
 def test_every_format_is_written(tmp_path: Path) -> None:
     result = bench_results.grid()
-    outputs = BenchFormats.parse([f"{kind}:{tmp_path}/bench.{kind}" for kind in ("json", "markdown", "html", "svg")])
+    outputs = Formats.parse(
+        [f"{kind}:{tmp_path}/bench.{kind}" for kind in ("json", "markdown", "html", "svg")], _WRITER
+    )
     outputs.write(result)
     assert json.loads((tmp_path / "bench.json").read_text()) == result.to_json()
     assert (tmp_path / "bench.html").read_text().startswith("<!doctype html>")
@@ -43,7 +48,7 @@ def test_a_result_without_pictures_has_an_svg_that_says_so() -> None:
 @pytest.mark.parametrize("value", ["pdf:x", "json", "json:", "svg:/nowhere/x.svg"])
 def test_a_format_that_cannot_be_written_is_refused_at_once(value: str) -> None:
     with pytest.raises(UsageError):
-        BenchFormats.parse([value])
+        Formats.parse([value], _WRITER)
 
 
 def test_percentages() -> None:

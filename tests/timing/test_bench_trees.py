@@ -167,6 +167,17 @@ def test_shapes_that_are_not_compared_in_time_are_never_timed(tmp_path: Path) ->
     assert result.exit_code == 3
 
 
+@pytest.mark.check
+def test_a_budget_that_is_short_ends_in_a_few_verdicts_and_not_in_none(tmp_path: Path) -> None:
+    base = _tree(tmp_path / "base", "time.sleep(0.02)\n        " + _CALL)
+    slow = _tree(tmp_path / "slow", "time.sleep(0.03)\n        " + _CALL)
+    request = BenchOptions(base, (slow,), targets=(_TARGET,), shapes="quick", budget=14.0)
+    result = bench(request)
+    settled = [shape for shape in result.shapes if shape.verdict == SpeedVerdict.SLOWER]
+    assert settled, [(shape.shape, len(shape.layouts)) for shape in result.shapes]
+    assert len(settled) < len(result.shapes) + len(result.untimed) == 4
+
+
 def test_a_bench_says_what_it_cannot_do(tmp_path: Path, shapes: str) -> None:
     base, slow = _tree(tmp_path / "base"), _tree(tmp_path / "slow", spin=2_500)
     with pytest.raises(UsageError, match="no head"):

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from bench_results import bench, measured, shape
 
-from difftest.reports.bench_words import bench_sentence, remark_lines
+from difftest.reports.bench_words import bench_sentence, change_words, remark_lines
 from difftest.timing.judge import corrected, judge_grids, judge_shape, regressions, settled
 from difftest.timing.result import BenchResult, ShapeResult, Untimed
 from difftest.timing.statistics import Rule, SpeedVerdict
@@ -102,6 +102,14 @@ def test_a_grid_in_which_nothing_is_slower_says_so() -> None:
     grid = judge_grids([shape(batch, 10.0, -0.2) for batch in (1, 2, 4)])[0]
     assert grid.words.endswith("none regresses")
     assert grid.crossing[0] == "better at every batch"
+
+
+def test_shapes_of_too_few_loadings_are_neither_worst_nor_median() -> None:
+    shapes = [shape(1, 10.0, 0.01), shape(2, 10.0, -0.1), shape(4, 10.0, 1.8, layouts=1)]
+    grid = judge_grids(shapes)[0]
+    assert grid.worst_shape == "batch 1, 3 drafts" and grid.median_percent == pytest.approx(-4.5, abs=1)
+    assert change_words(shapes[2]).endswith("% (1 loading)")
+    assert judge_grids(shapes[2:])[0].worst_percent > 100
 
 
 def test_a_slower_shape_among_many_must_stand_the_correction() -> None:

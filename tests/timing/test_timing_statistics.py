@@ -121,6 +121,32 @@ def test_one_layout_never_settles_anything_however_many_pairs_it_has() -> None:
     assert decision.verdict is SpeedVerdict.INCONCLUSIVE and decision.more_pairs >= 3 * 5_000
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_too_few_layouts_are_said_and_have_no_absurd_interval(count: int) -> None:
+    data = [np.full(24, ratio) * np.linspace(0.999, 1.001, 24) for ratio in (0.15, 0.2, 0.17)[:count]]
+    found = estimate(data)
+    assert -0.86 < found.low <= found.change <= found.high < -0.79
+    assert found.proven == 0
+    decision = decide(found)
+    assert decision.verdict is SpeedVerdict.INCONCLUSIVE and decision.more_pairs == 24 * (4 - count)
+    so_far = statistics.signed(found.change)
+    assert decision.words == (
+        f"inconclusive: too few loadings, {count} of at least 4; {so_far} so far, at least {24 * (4 - count)} more "
+        "pairs needed"
+    )
+
+
+def test_a_change_that_lacks_only_certainty_says_which_way_it_likely_goes() -> None:
+    faster = statistics.Estimate(-0.5, -0.55, -0.45, 0.0314, 2e-4, 4, 32)
+    decision = decide(faster)
+    assert decision.verdict is SpeedVerdict.INCONCLUSIVE
+    assert decision.words.startswith(
+        "inconclusive: likely faster, between -55.0 % and -45.0 %, yet not certain; about "
+    )
+    within = statistics.Estimate(0.006, 0.001, 0.011, 0.002, 2e-2, 6, 48)
+    assert decide(within).words.startswith("inconclusive: between +0.1 % and +1.1 %; about ")
+
+
 def test_a_layout_that_went_wrong_does_not_decide() -> None:
     data = layouts(0.0, 20, 5)
     data[7] = data[7] * 1.3
