@@ -6,10 +6,11 @@ import contextlib
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,14 @@ from typing import Any
 Cores = tuple[int, ...]
 
 
-def slots(workers: int, cores: Sequence[int] | None = None) -> list[Cores]:
-    """Two neighbouring cores for each worker: one measures, the other is there for the supervisor.
+def slots(workers: int, cores: Sequence[int] | None = None, threads: Mapping[int, int] | None = None) -> list[Cores]:
+    """Two cores for each worker: one measures, the other is there for the supervisor and for a busy neighbour.
+
+    Where there are enough physical cores, no two of the cores are threads of the same one.
+
+    Args:
+        cores: numbers of the logical cores to use; those of this process by default.
+        threads: the physical core of each; as the kernel says by default.
 
     Raises:
         ValueError: there are not two cores for each.
@@ -26,7 +33,19 @@ def slots(workers: int, cores: Sequence[int] | None = None) -> list[Cores]:
     available = sorted(os.sched_getaffinity(0)) if cores is None else list(cores)
     if not 0 < 2 * workers <= len(available):
         raise ValueError(f"{workers} repetitions at a time need {2 * workers} cores, and there are {len(available)}")
-    return [tuple(available[2 * n : 2 * n + 2]) for n in range(workers)]
+    threads = {core: physical_core(core) for core in available} if threads is None else threads
+    apart = [core for n, core in enumerate(available) if threads[core] not in {threads[c] for c in available[:n]}]
+    chosen = apart if len(apart) >= 2 * workers else available
+    return [tuple(chosen[2 * n : 2 * n + 2]) for n in range(workers)]
+
+
+def physical_core(core: int) -> int:
+    """The first of the threads that share the logical core's physical one; the core itself where nothing says so."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return core
+    return int(re.split("[,-]", text)[0])
 
 
 def repeated(

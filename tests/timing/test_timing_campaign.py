@@ -24,10 +24,14 @@ def test_bounds_are_those_of_the_textbook() -> None:
 
 
 def test_every_worker_has_two_cores_of_its_own() -> None:
-    assert repetitions.slots(2, [3, 4, 5, 8, 9]) == [(3, 4), (5, 8)]
+    alone = {core: core for core in range(10)}
+    assert repetitions.slots(2, [3, 4, 5, 8, 9], alone) == [(3, 4), (5, 8)]
+    threads = {core: core // 2 for core in range(8)}
+    assert repetitions.slots(2, list(range(8)), threads) == [(0, 2), (4, 6)]
+    assert repetitions.slots(3, list(range(8)), threads) == [(0, 1), (2, 3), (4, 5)]
     for workers in (0, 3):
         with pytest.raises(ValueError, match="cores"):
-            repetitions.slots(workers, [0, 1, 2, 3])
+            repetitions.slots(workers, [0, 1, 2, 3], alone)
 
 
 def test_a_slower_tree_differs_from_base_in_its_laps_only(tmp_path: Path) -> None:
@@ -48,14 +52,37 @@ def test_a_slower_tree_differs_from_base_in_its_laps_only(tmp_path: Path) -> Non
 
 
 def _shape(percent: float, verdict: SpeedVerdict, delta: float, busy: bool = False) -> Shape:
-    return Shape(percent, 0, busy, 1, str(verdict), "", delta, delta - 0.1, delta + 0.1, 5.0, 6, 80, 0.7)
+    return Shape(
+        percent,
+        0,
+        busy,
+        1,
+        str(verdict),
+        "",
+        delta,
+        delta - 0.1,
+        delta + 0.1,
+        5.0,
+        6,
+        80,
+        0.7,
+        10 if percent else 0,
+        0.0,
+    )
 
 
-def test_the_table_counts_what_was_said() -> None:
+def test_the_table_counts_what_was_said(tmp_path: Path) -> None:
     found = [_shape(0, SpeedVerdict.NO_CHANGE, 0.0, busy=n < 3) for n in range(9)]
     found.append(_shape(0, SpeedVerdict.FASTER, -0.9))
     found += [_shape(1, SpeedVerdict.SLOWER, 1.1), _shape(1, SpeedVerdict.INCONCLUSIVE, 0.6)]
-    lines = campaign.table(found, {1: {1: 0.9, 16: 1.0, 64: 1.0, 256: 1.0}}).splitlines()
+    shares = [dict.fromkeys(slowed_trees.BATCHES, share) for share in (0.0008, 0.0009, 0.0012)]
+    facts = {"machine": "2 cores", "python": "3.12", "torch": "2.11", "at a time": "1"}
+    run = campaign.Run(facts, shares, found)
+    kept = tmp_path / "kept.jsonl"
+    campaign.keep(kept, {"facts": facts}, *({"shares": s} for s in shares), *(shape._asdict() for shape in found))
+    assert campaign.read_run(kept) == run
+    assert "calibrated 6 times" in campaign.document("", [run, run])
+    lines = campaign.table(run.judged()).splitlines()
     bound = 100 * repetitions.at_most(1, 7)
     assert f"| idle | 7 | 1 | 0 | 6 | 0 | at most {bound:.2f} % | 0.7 (95 % within 0.7) |" in lines
     assert any(line.startswith("| busy | 3 | 0 | 0 | 3 | 0 |") for line in lines)
@@ -66,16 +93,15 @@ def test_the_table_counts_what_was_said() -> None:
 
 @pytest.mark.check
 def test_a_small_campaign_raises_no_false_alarm_and_finds_what_is_slower(tmp_path: Path) -> None:
-    (shares,) = repetitions.repeated(slowed_trees.lap_shares, [(tmp_path,)], 1)
-    jobs, truths = campaign.plan(tmp_path, 6, 2, 2, shares)
-    found = [
-        shape for shapes in repetitions.repeated(campaign.measure, [(job,) for job in jobs], 1) for shape in shapes
-    ]
+    shares = campaign.calibrate(tmp_path, 1)
+    jobs = campaign.plan(tmp_path, 6, 2, 2, shares[0])
+    shapes = [s for found in repetitions.repeated(campaign.measure, [(job,) for job in jobs], 1) for s in found]
+    found = campaign.Run({}, shares, shapes).judged()
     assert len(found) == 4 * (6 + 2 * 4)
-    print(campaign.table(found, truths))
+    print(campaign.table(found))
     for shape in found:
         if shape.percent == 0:
             assert shape.verdict not in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER), shape
         elif shape.percent >= 2:
             assert shape.verdict == SpeedVerdict.SLOWER, shape
-            assert abs(shape.delta - truths[shape.percent][shape.batch]) < 1
+            assert abs(shape.delta - shape.truth) < 1
