@@ -54,7 +54,7 @@ class Unit:
         fuzz: of a fuzz, the `numbers` to favour and the `database` of choices, hex values by hex key; None else.
         memory: what a fuzz needs to know again when its child has died.
         explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
-        ended: cases whose call hung once, or was killed by the system: run again before that counts.
+        ended: how the call of a case ended its child for the first time: run again before that counts.
         explained: what that found.
         told, alike: which cases differ in what way, and which are identical, by case index.
         task: the case to make small (:class:`difftest.run.shrinking.ShrinkRun`); None in a run.
@@ -82,7 +82,7 @@ class Unit:
     until: int | None = None
     dead: dict[int, list[Any]] = field(default_factory=dict)
     deaths: int = 0
-    ended: set[int] = field(default_factory=set)
+    ended: dict[int, str] = field(default_factory=dict)
     slowest: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -443,6 +443,7 @@ class _Loop:
                         "start": unit.start,
                         "until": unit.until,
                         "dead": unit.dead,
+                        "shaky": {case: text for case, text in unit.ended.items() if text},
                         "fuzz": unit.fuzz,
                         "memory": unit.memory,
                         "explain": unit.explain,
@@ -506,7 +507,7 @@ class _Loop:
         self.idle.discard(slot)
         unit = self.running.pop(slot, None)
         kind, text = self.killed.pop(slot, ("", ""))
-        from_outside = not kind and status == -signal.SIGKILL
+        was_killed = bool(kind)
         kind, text = kind or Kind.CRASH, text or status_text(status)
         _, number, case, arm, _, state = self.supervisor.board.read(slot)
         self.supervisor.board.begin(slot)
@@ -523,10 +524,12 @@ class _Loop:
             unit.notes.append(f"looking for the cause ended early: a call {text}")
             self.close(unit)
             return
-        once = from_outside or (kind is Kind.TIMEOUT and not self.hung[unit.planned])
+        signalled = status < 0 and kind is Kind.CRASH and not was_killed
+        once = signalled or (kind is Kind.TIMEOUT and not self.hung[unit.planned])
         known = state == BETWEEN or number != unit.number or case in unit.ended
         if once and not known and unit.task is None:
-            unit.ended.add(case)  # a loaded machine hangs, and kills what takes memory; the code does so each time
+            # A loaded machine hangs, and kills what takes memory; the code does so each time.
+            unit.ended[case] = f"{ARM_NAMES[arm]} {text}" if signalled and status != -signal.SIGKILL else ""
             self.waiting.appendleft(unit)
             return
         unit.deaths += 1

@@ -37,7 +37,7 @@ class UnitRun:
 
     The unit: `number`, `target`, `symbols` (per arm), `arms` (labels: base, head), `share` ([k, n]: share k of n),
     `start` (first case index to run), `dead` ({case index: [arm, kind, text]} for calls that killed a child),
-    `options`.
+    `shaky` ({case index: arm and text} for calls that crashed a child once), `options`.
     """
 
     def __init__(self, child: Any, unit: dict[str, Any]) -> None:
@@ -57,6 +57,7 @@ class UnitRun:
         self.detailed = 0
         self.told: Counter[tuple[str, str, str, int, bool]] = Counter()
         self.alike: list[int] = []
+        self.shaky = {int(index): text for index, text in unit.get("shaky", {}).items()}
         self.sources: Counter[str] = Counter()
         self.axes: Counter[tuple[str, str, str]] = Counter()
         self.expected = [
@@ -406,6 +407,9 @@ class UnitRun:
         return said
 
     def same(self, index: int, case: Case) -> None:
+        if index in self.shaky:
+            self.not_measured(f"{self.shaky[index]} once, and not when it was run again")
+            return
         self.counts["identical"] += 1
         self.alike.append(index)
         if case.recorded is not None:

@@ -57,8 +57,7 @@ def test_a_call_that_waits_for_a_processor_does_not_hang(tmp_path: Path) -> None
     assert (target.verdict, target.kinds) == ("identical", {})
 
 
-@pytest.mark.parametrize("how", ["time is up", "killed by the system"])
-def test_what_ends_a_call_only_once_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def end_a_call_once(monkeypatch: pytest.MonkeyPatch, how: str) -> list[int]:
     watch = supervisor._Loop.watch
     killed: list[int] = []
 
@@ -69,13 +68,29 @@ def test_what_ends_a_call_only_once_is_no_difference(tmp_path: Path, monkeypatch
                 if how == "time is up":
                     loop.kill(slot, Kind.TIMEOUT, "still running after 1 s")
                 else:
-                    os.kill(loop.supervisor.pids[slot], signal.SIGKILL)
+                    os.kill(loop.supervisor.pids[slot], signal.Signals[how])
         watch(loop)
 
     monkeypatch.setattr(supervisor._Loop, "watch", once)
+    return killed
+
+
+@pytest.mark.parametrize("how", ["time is up", "SIGKILL"])
+def test_what_ends_a_call_only_once_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    killed = end_a_call_once(monkeypatch, how)
     target = run(tmp_path, "time.sleep(0.3)")
     assert killed
     assert (target.verdict, target.cases.identical) == ("identical", 2)
+
+
+def test_a_crash_that_does_not_happen_again_is_neither_a_difference_nor_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = end_a_call_once(monkeypatch, "SIGSEGV")
+    target = run(tmp_path, "time.sleep(0.3)")
+    assert killed
+    assert (target.verdict, target.cases.identical, target.cases.unmeasured) == ("unmeasured", 1, 1)
+    assert "ends the process with SIGSEGV once, and not when it was run again" in target.reason
 
 
 def test_a_hang_that_happens_again_is_a_difference(tmp_path: Path) -> None:
