@@ -25,7 +25,6 @@ from difftest import catalog
 from difftest.errors import NothingCompared, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
-from difftest.explain.groups import general_leaf
 from difftest.lift.lines import exercise
 from difftest.lift.numbers import code_numbers
 from difftest.record import cases as recordings
@@ -33,13 +32,12 @@ from difftest.record.casefile import SUFFIX, read_case
 from difftest.result import (
     MISMATCHES_SHOWN,
     CaseCounts,
-    Mismatch,
     RunResult,
     TargetResult,
     Verdict,
     overall,
 )
-from difftest.run.causes import Differing, find_causes
+from difftest.run.causes import Differing, find_causes, mismatch_of
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
 from difftest.run.reduction import Found, Request, reduce_found
 from difftest.run.supervisor import Supervisor, Unit
@@ -561,10 +559,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
             expected=counts["expected"],
             unmeasured=min(counts["unmeasured"], counts["executed"]),
         ),
-        mismatches=tuple(
-            Mismatch(**{**m, "index": tuple(m["index"]), "detail": tuple(m["detail"])})
-            for m in ({k: v for k, v in m.items() if k != "number"} for m in _shown(mismatches))
-        ),
+        mismatches=tuple(mismatch_of(m) for m in _shown(mismatches)),
         mismatches_total=counts["mismatches"],
         kinds=dict(kinds.most_common()),
         outside_contract=counts["outside_contract"],
@@ -585,7 +580,7 @@ def _shown(mismatches: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     seen: Counter[tuple[str, str]] = Counter()
     turns = []
     for number, item in enumerate(mismatches):
-        key = (item["kind"], general_leaf(item["leaf"]))
+        key = (item["kind"], item["place"])
         turns.append((seen[key], number))
         seen[key] += 1
     chosen = sorted(number for _, number in sorted(turns)[:MISMATCHES_SHOWN])

@@ -104,6 +104,7 @@ class Mismatch:
         likeness: a :class:`Likeness` value: how far apart the two values are.
         byte: the first byte of the leaf's elements, row by row, that differs; None when that has no meaning.
         base_hex, head_hex: bits of the first differing element, most significant first; empty when it is no number.
+        place: the leaf without its position in lists, `return[1][*]`: what is alike in many cases has one place.
         ulp, ulp_largest: distance in units in the last place, of the first and of the most distant differing pair of
             finite floats; None when there is none.
     """
@@ -126,19 +127,42 @@ class Mismatch:
     head_hex: str = ""
     ulp: float | None = None
     ulp_largest: float | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in which the cases of a group differ.
+
+    Attributes:
+        kind, place, likeness: as in :class:`Mismatch`, alike in all its mismatches.
+        change: what becomes what, where that is the same in all of them: `base raises IndexError, head returns`, `int64
+            in base, int32 in head`; else empty.
+        cases, mismatches: how many of the group's cases have it, and how often in all.
+    """
+
+    kind: str
+    place: str
+    likeness: str
+    change: str = ""
+    cases: int = 0
+    mismatches: int = 0
 
 
 @dataclass(frozen=True)
 class Group:
-    """Mismatches that seem to share a cause: they appear in the same cases.
+    """Mismatches that seem to share a cause: they appear in the same cases, or follow from an exception in these.
 
     Attributes:
         kinds: kinds of its mismatches.
-        leaves: where they are, without indices: `return[][]`.
+        leaves: where they are, without positions in lists: `return[1][*]`.
         likeness: the class that all of them have; the farthest one when they differ.
         cases: how many cases have them; `outside_contract` of these are outside the target's contract.
         mismatches: how many mismatches it holds.
         rules: what its cases have in common in their axes, in words, best first; empty when nothing was found.
+        condition: what all its cases and no identical one have, in words; empty when nothing is.
+        ways: in which ways its cases differ, the most telling first, at most :data:`WAYS_SHOWN`.
+        first: the first mismatch of its first way.
         lines: changed lines of head that each of its traced cases ran and no traced identical case did, as
             `path:line`, at most :data:`GROUP_LINES`.
         example: id of its first case; `label` is that case in words.
@@ -156,6 +180,9 @@ class Group:
     rules: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    condition: str = ""
+    ways: tuple[Way, ...] = ()
+    first: Mismatch | None = None
 
 
 @dataclass(frozen=True)
@@ -166,8 +193,8 @@ class ChangedLine:
         sign: `-` in base only, `+` in head only, a space in both.
         base, head: line numbers in the arm's file, 1-based; None where the arm does not have it.
         text: the line, without its end.
-        ran: by which of the traced cases it was run: `differing`, `identical`, `both`, `none`, or empty when no case
-            was traced.
+        ran: by which of the traced cases it was run: `differing`, `identical`, `both`, `none`; `run` when only
+            differing cases were traced; or empty when no case was.
     """
 
     sign: str
@@ -312,6 +339,7 @@ class TargetResult:
 MISMATCHES_SHOWN = 20
 GROUPS_SHOWN = 12
 GROUP_LINES = 12
+WAYS_SHOWN = 12
 CONTEXT_LINES = 2
 
 

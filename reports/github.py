@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from difftest.result import RunResult, TargetResult, Verdict
 
 from . import markdown
+from .causes import both_values, cause_words
 from .sentence import sentence
 from .words import by_weight, contract_split, counts_words, kinds_words, label, place, plain, plural, why_unmeasured
 
@@ -18,6 +19,7 @@ MOST = 10
 """Annotations of one level that GitHub shows for a step."""
 
 VALUE_SHOWN = 300
+CAUSE_SHOWN = 800
 LEVELS = {Verdict.DIFFERENT: "error", Verdict.UNMEASURED: "warning", Verdict.EXPECTED: "notice"}
 NAMES_SHOWN = 20
 
@@ -65,11 +67,13 @@ def _difference(target: TargetResult) -> str:
     lines = [f"{counts_words(target)}; mismatches: {kinds_words(target.kinds)}"]
     if contract_split(target):
         lines.append(contract_split(target))
-    for mismatch in target.mismatches[:1]:
-        where = plain(place(mismatch), VALUE_SHOWN)
-        lines.append(f"first: {mismatch.kind} at {where}")
-        lines.append(f"base {plain(mismatch.base, VALUE_SHOWN)}")
-        lines.append(f"head {plain(mismatch.head, VALUE_SHOWN)}")
+    if cause := cause_words(target):
+        lines.append(plain(cause, CAUSE_SHOWN))
+    first = next((group.first for group in target.groups if group.first is not None), None)
+    for mismatch in (target.mismatches if first is None else (first,))[:1]:
+        base, head = both_values(mismatch, VALUE_SHOWN)
+        lines.append(f"for example {mismatch.kind} at {plain(place(mismatch), VALUE_SHOWN)}")
+        lines += [f"base {base}", f"head {head}"]
         lines.append(f"case {plain(mismatch.case, 64)} {plain(mismatch.label, VALUE_SHOWN)}".rstrip())
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from difftest.errors import DifftestError
 from difftest.result import Change, Group, Mismatch, RunResult, TargetResult, Verdict
 
+from .causes import both_values, cause_words, further_detail, group_facts, group_title, ulp_words
 from .sentence import sentence
 from .words import (
     ORDER,
@@ -33,6 +34,7 @@ from .words import (
     plural,
     remarks,
     seconds_words,
+    symbol_words,
     time_words,
     why_unmeasured,
 )
@@ -73,7 +75,7 @@ LEAST_BYTES = 400
 DETAIL_LINES = 12
 VALUES_OF_AN_AXIS = 40
 
-_RAN = {"differing": "◆", "both": "◇", "identical": "·", "none": "✕", "": ""}
+_RAN = {"differing": "◆", "both": "◇", "run": "◇", "identical": "·", "none": "✕", "": ""}
 """Marks of changed lines, by which of the traced cases ran them."""
 
 
@@ -168,8 +170,7 @@ def _target(target: TargetResult, result: RunResult, step: Step) -> dict[str, An
     facts = [
         ("verdict", target.verdict + (f": {plain(target.reason, 600)}" if target.reason else "")),
         ("not measured", plain(why_unmeasured(target), 600)),
-        ("symbol in base", plain(target.symbol.get("base") or "none", 300)),
-        ("symbol in head", plain(target.symbol.get("head") or "none", 300)),
+        ("symbol", symbol_words(target)),
         ("code", target.code + (f" ({', '.join(closure)})" if closure else "")),
         ("mode", plain(mode_words(target.mode), 200)),
         ("mismatches", kinds_words(target.kinds)),
@@ -190,6 +191,7 @@ def _target(target: TargetResult, result: RunResult, step: Step) -> dict[str, An
         "kinds": " ".join(target.kinds),
         "search": " ".join((name, *(plain(target.symbol.get(arm) or "", 300) for arm in ("base", "head")))).lower(),
         "counts": counts_words(target),
+        "cause": plain(cause_words(target), 1_500),
         "bar": bar,
         "facts": [(key, value) for key, value in facts if value],
         "groups": [_group(group, step.characters) for group in target.groups] if step.mismatches else [],
@@ -223,18 +225,10 @@ def _axes(target: TargetResult) -> list[tuple[str, list[dict[str, Any]], int]]:
 
 
 def _group(group: Group, characters: int) -> dict[str, Any]:
-    contract = f", {group.outside_contract} of them outside the contract" if group.outside_contract else ""
-    facts = [
-        ("kinds", ", ".join(group.kinds)),
-        ("likeness", group.likeness),
-        ("cases have in common", "; ".join(group.rules)),
-        ("only they run", ", ".join(group.lines)),
-        ("also", "; ".join(group.notes)),
-        ("example", f"{group.example} {group.label}".strip()),
-    ]
     return {
-        "title": f"{plural(group.cases, 'case')}{contract}: {', '.join(group.leaves)}"[: 3 * characters],
-        "facts": [(name, plain(value, 2 * characters)) for name, value in facts if value],
+        "title": plain(group_title(group), 3 * characters),
+        "first": None if group.first is None else _mismatch(group.first, characters),
+        "facts": [(name, plain(value, 2 * characters)) for name, value in group_facts(group)],
     }
 
 
@@ -265,15 +259,16 @@ def _changes(changes: Sequence[Change], step: Step) -> list[dict[str, Any]]:
 
 
 def _mismatch(mismatch: Mismatch, characters: int) -> dict[str, Any]:
-    facts = (extent(mismatch), contract_words(mismatch))
+    facts = (ulp_words(mismatch), extent(mismatch), contract_words(mismatch))
+    base, head = both_values(mismatch, characters)
     return {
         "kind": mismatch.kind,
         "place": plain(place(mismatch), characters),
-        "base": plain(mismatch.base, characters),
-        "head": plain(mismatch.head, characters),
+        "base": base,
+        "head": head,
         "facts": ", ".join(fact for fact in facts if fact),
         "case": plain(mismatch.case, 64),
         "label": plain(mismatch.label, characters),
         "likeness": mismatch.likeness,
-        "detail": [plain(line, characters) for line in mismatch.detail[:DETAIL_LINES]],
+        "detail": [plain(line, characters) for line in further_detail(mismatch)[:DETAIL_LINES]],
     }

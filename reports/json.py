@@ -90,6 +90,8 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         choices = [choice for choice in get_args(hint) if choice is not type(None)]
         if value is None and len(choices) < len(get_args(hint)):
             return None
+        if len(choices) == 1:
+            return _build(choices[0], value, where)
         for choice in choices:
             if isinstance(value, choice):
                 return value

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from difftest.result import Mismatch, RunResult, TargetResult, Verdict
 
+from .causes import cause_words
 from .sentence import sentence
 from .words import (
     aa_words,
@@ -23,6 +24,7 @@ from .words import (
     place,
     plain,
     plural,
+    symbol_words,
     why_unmeasured,
 )
 
@@ -107,7 +109,8 @@ def _output(case: Element, target: TargetResult) -> None:
 
 
 def _failure(target: TargetResult, shown: list[Mismatch], count: int) -> list[str]:
-    lines = [f"{arm} symbol {plain(target.symbol.get(arm) or 'none', VALUE_SHOWN)}" for arm in ("base", "head")]
+    lines = [f"symbol {symbol_words(target)}"]
+    lines += [plain(cause, 3 * VALUE_SHOWN)] if (cause := cause_words(target)) else []
     for mismatch in shown:
         named = f" ({plain(mismatch.label, VALUE_SHOWN)})" if mismatch.label else ""
         lines += [

@@ -7,19 +7,26 @@ reads markup nor turns `@name` and `#123` into a mention or a reference.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from difftest.result import Identity, Mismatch, RunResult, TargetResult, Verdict
+from difftest.result import Change, Group, Identity, Mismatch, RunResult, TargetResult, Verdict
 
 from .causes import (
-    LEGEND,
+    both_values,
+    cause_words,
     chance_facts,
     change_lines,
     change_title,
     class_words,
+    differ_words,
+    further_detail,
     group_facts,
     group_title,
-    traced_words,
+    legend,
+    telling_changes,
+    ulp_words,
 )
 from .sentence import sentence
 from .words import (
@@ -30,9 +37,9 @@ from .words import (
     environment_words,
     extent,
     identity_facts,
+    input_lines,
     kinds_words,
     label,
-    left_out,
     mode_words,
     place,
     plain,
@@ -50,18 +57,52 @@ SENTENCE_SHOWN = 2_500
 IDENTITY_BYTES = 6_000
 TABLE_BYTES = 14_000
 REMARK_BYTES = 2_000
-ENVIRONMENT_BYTES = 3_000
+ENVIRONMENT_SHOWN = 1_500
 """The most that each part may take, so that the parts after it and some mismatches always fit."""
 
-MISMATCH_STEPS = (20, 10, 5, 3, 2, 1)
-"""Mismatches shown per target: the largest number with which all targets fit."""
+ALIKE_SHOWN = 4
+"""Mismatches of one kind and place that are shown one by one."""
 
-CHANGED_LINES = {20: 120, 10: 100, 5: 80, 3: 60, 2: 40, 1: 20}
-"""Changed lines shown per target, by the number of mismatches shown."""
+FOLDED_BYTES = 8_000
+ROWS_OPEN = 12
+"""Of more targets than these, the identical ones are in a table of their own, folded away."""
+
+INPUTS_SHOWN = 8
+SECTIONS = ("Not measured", "Expected")
+"""Topics that a reader must not miss."""
+
+
+class Step(NamedTuple):
+    """How much of each target that differs is shown.
+
+    Attributes:
+        groups, lines: groups and changed lines shown openly.
+        mismatches, all_lines: single mismatches and changed lines in the folded part.
+        cause: characters of the sentence that names the cause.
+    """
+
+    groups: int
+    lines: int
+    mismatches: int
+    all_lines: int
+    cause: int = 1_200
+
+
+STEPS = (
+    Step(5, 40, 20, 160),
+    Step(5, 40, 10, 100),
+    Step(4, 30, 5, 60),
+    Step(3, 24, 3, 0),
+    Step(2, 16, 2, 0),
+    Step(1, 10, 1, 0, 800),
+    Step(1, 0, 0, 0, 600),
+    Step(0, 0, 0, 0, 400),
+)
+"""The first with which all targets fit is taken."""
 
 _NAME = re.compile(r"^(?P<open>[(\"']*)(?P<core>.*?)(?P<close>[:,;.!?)\"']*)$")
 _SPECIAL = re.compile(r"[^\w.,;:()'\"+=%!?…-]|_|\w:\w|^:|\w\.[A-Za-z]|^GH-\d|^[-+=.]+$|^\d+\)?$")
-_WORD = re.compile(r"(?<!\S)\[[^][`]*\][:,;.!?]?(?!\S)|\S+")  # a list of values is one word
+_WORD = re.compile(r"\S*\['[^'`]*'\]\S*|(?<!\S)\[[^][`]*\][:,;.!?]?(?!\S)|\S+")  # a list of values is one word
 _QUOTED = re.compile(r"`[^`]+`")
 
 
@@ -109,7 +150,7 @@ def render(result: RunResult) -> str:
     ]
     after = [_compared(result), *_remarks(result), _repeat(result)]
     used = sum(len(part.encode()) + 2 for part in [*before, *after])
-    return "\n\n".join([*before, *_details(result, LIMIT - used), *after]) + "\n"
+    return "\n\n".join([*before, *_differences(result, LIMIT - used), *after]) + "\n"
 
 
 def _fit(entries: Iterable[str], budget: int) -> tuple[list[str], int]:
@@ -151,15 +192,28 @@ def _identities(result: RunResult) -> str:
         facts = [
             f"{plain(name, 40)} {code(value)}"
             for name, value in identity_facts(identity)
-            if name not in ("spec", "kind")
+            if name not in ("spec", "kind") and value != identity.spec
         ]
         rows.append((arm, code(identity.spec), identity.kind, "<br>".join(facts)))
     return _table(("arm", "version", "kind", "identity"), rows, IDENTITY_BYTES, "head")
 
 
 def _targets(result: RunResult) -> str:
+    """A row a target; those that need no reader are folded away when there are many."""
     if not result.targets:
         return "No target was compared."
+    targets = by_weight(result.targets)
+    folded = [t for t in targets if t.verdict == Verdict.IDENTICAL]
+    folded = folded if len(targets) > ROWS_OPEN else []
+    shown = [t for t in targets if t not in folded]
+    parts = [_target_table(shown, result, TABLE_BYTES)] if shown else []
+    if folded:
+        table = _target_table(folded, result, FOLDED_BYTES)
+        parts.append(_folded(f"{plural(len(folded), 'identical target')}", table))
+    return "\n\n".join(parts)
+
+
+def _target_table(targets: Sequence[TargetResult], result: RunResult, budget: int) -> str:
     rows = [
         (
             f"**{target.verdict}**" if target.verdict != Verdict.IDENTICAL else target.verdict,
@@ -170,22 +224,26 @@ def _targets(result: RunResult) -> str:
             text(target.mode, 40),
             seconds_words(target.seconds),
         )
-        for target in by_weight(result.targets)
+        for target in targets
     ]
     columns = ("verdict", "target", "code", "cases", "mismatches", "mode", "time")
-    return _table(columns, rows, TABLE_BYTES, "target")
+    return _table(columns, rows, budget, "target")
 
 
-def _details(result: RunResult, budget: int) -> list[str]:
-    """A folded block per target with mismatches: as many mismatches each as fit, then as many targets."""
-    targets = [t for t in by_weight(result.targets) if t.mismatches]
+def _folded(summary: str, body: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
+
+
+def _differences(result: RunResult, budget: int) -> list[str]:
+    """A section per target that differs, as much of each as fits for all of them, then as many as fit."""
+    targets = [t for t in by_weight(result.targets) if t.mismatches or t.groups]
     if not targets:
         return []
-    heading = "### Mismatches"
+    heading = "### What differs"
     budget -= len(heading) + 100  # the count of what was cut
     blocks: list[str] = []
-    for most in MISMATCH_STEPS:
-        blocks = [_block(target, result, most) for target in targets]
+    for step in STEPS:
+        blocks = [_difference(target, result, step) for target in targets]
         if sum(len(block.encode()) + 2 for block in blocks) <= budget:
             return [heading, *blocks]
     kept, cut = _fit((f"{block}\n" for block in blocks), budget)
@@ -193,56 +251,97 @@ def _details(result: RunResult, budget: int) -> list[str]:
     return [heading, *(block.rstrip("\n") for block in kept), more]
 
 
-def _block(target: TargetResult, result: RunResult, most: int) -> str:
-    shown = target.mismatches[:most]
-    rest = left_out(target) + len(target.mismatches) - len(shown)
-    counts = f"{counts_words(target)}; {kinds_words(target.kinds)}"
+def _difference(target: TargetResult, result: RunResult, step: Step) -> str:
+    """Openly what a reviewer needs: the cause, a group each with an example, the lines that tell. The rest folded."""
+    parts = [f"#### {code(label(target, result), 120)}: {differ_words(target)}"]
+    if cause := cause_words(target):
+        parts.append(f"**Likely cause.** {text(cause, step.cause)}")
+    parts += [f"**{name.capitalize()}.** {text(value, 1_200)}." for name, value in chance_facts(target) if step.groups]
+    parts += [_group(number, group) for number, group in enumerate(target.groups[: step.groups], 1)]
+    if step.groups and (rest := len(target.groups[step.groups :])):
+        parts.append(f"and {plural(rest, 'more group')}")
+    open_lines = telling_changes(target, step.lines)
+    parts += [_code_of(change) for change in open_lines]
+    if open_lines and (marks := legend(target)):
+        parts.append(f"Marks: {text(marks, 600)}.")
+    parts.append(_one_by_one(target, step, open_lines))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _group(number: int, group: Group) -> str:
+    lines = [f"**{number}. {text(group_title(group), 600)}**", ""]
+    if group.first is not None:
+        lines += _example(group.first)
+    lines += [f"- {name}: {text(value, 600)}" for name, value in group_facts(group)]
+    return "\n".join(lines).rstrip()
+
+
+def _example(mismatch: Mismatch) -> list[str]:
+    base, head = both_values(mismatch, VALUE_SHOWN)
+    facts = "; ".join(filter(None, (ulp_words(mismatch), extent(mismatch))))
+    lines = [f"- for example {code(place(mismatch))}: base {code(base)}, head {code(head)}{f'; {facts}' * bool(facts)}"]
+    lines += [f"  {text(line)}" for line in further_detail(mismatch, neighbours=False)[:4]]
+    name = f", {text(mismatch.label)}" if mismatch.label else ""
+    return [*lines, f"- its case: {code(mismatch.case, 64)}{name}, {contract_words(mismatch)}"]
+
+
+def _code_of(change: Change) -> str:
+    return f"{text(change_title(change), 300)}\n\n{_fence(change_lines(change, len(change.lines)), 'diff')}"
+
+
+def _one_by_one(target: TargetResult, step: Step, open_lines: Sequence[Change]) -> str:
+    """The folded rest: symbols, single mismatches, all changed lines."""
+    shown = _of_each(target.mismatches)[: step.mismatches]
+    rest = target.mismatches_total - len(shown)
+    if not shown:
+        return f"{plural(target.mismatches_total, 'mismatch')}: {kinds_words(target.kinds)}"
     symbols = {arm: target.symbol.get(arm) for arm in ("base", "head")}
     bound = ", ".join(f"{arm} {code(symbol) if symbol else 'none'}" for arm, symbol in symbols.items())
+    bound = code(symbols["base"]) if symbols["base"] and symbols["base"] == symbols["head"] else bound
     parts = [
-        f"<details><summary>{html_code(label(target, result))}: {counts}</summary>",
-        f"Symbol: {bound}. Code: {target.code}. Mode: {text(mode_words(target.mode))}.",
-        *_causes(target, most),
-        *(_mismatch(number, mismatch) for number, mismatch in enumerate(shown, 1)),
+        f"Symbol: {bound}. Code: {target.code}. Mode: {text(mode_words(target.mode))}. "
+        f"Mismatches: {kinds_words(target.kinds)}."
     ]
-    if rest:
-        parts.append(f"and {plural(rest, 'more mismatch')}")
-    return "\n\n".join([*parts, "</details>"])
-
-
-def _causes(target: TargetResult, most: int) -> list[str]:
-    """What tells of the cause, before single mismatches: groups, noise and samples, the changed lines."""
-    parts = []
-    for number, group in enumerate(target.groups[:most], 1):
-        facts = [f"- {name}: {text(value, 600)}" for name, value in group_facts(group)]
-        parts.append("\n".join([f"**Group {number}: {text(group_title(group), 600)}**", "", *facts]).rstrip())
-    if rest := len(target.groups[most:]):
-        parts.append(f"and {plural(rest, 'more group')}")
-    parts += [f"**{name.capitalize()}**: {text(value, 1_200)}." for name, value in chance_facts(target)]
-    left = CHANGED_LINES[most]
-    for change in target.changes:
+    everything = open_lines != list(target.changes) and step.all_lines > 0
+    if everything:
+        left = step.all_lines
+        for change in target.changes:
+            if left > 0:
+                parts.append(f"{text(change_title(change), 300)}\n\n{_fence(change_lines(change, left), 'diff')}")
+                left -= len(change.lines)
         if left <= 0:
-            parts.append("and further changed definitions; the JSON and HTML reports have them")
-            break
-        lines = _fence(change_lines(change, left), "diff")
-        parts.append(f"**Code** {text(change_title(change), 300)}\n\n{lines}")
-        left -= len(change.lines)
-    if any(line.ran for change in target.changes for line in change.lines):
-        parts.append(f"Marks: {code(LEGEND)}; {traced_words(target)}.")
-    return parts
+            parts.append("and further changed lines; the JSON and HTML reports have them")
+    parts += [_mismatch(number, mismatch) for number, mismatch in enumerate(shown, 1)]
+    parts += [f"and {plural(rest, 'more mismatch')}"] if rest > 0 else []
+    said = f"{len(shown)} of " * (rest > 0) + plural(target.mismatches_total, "mismatch")
+    return _folded(f"{said} one by one{', changed lines' * everything}", "\n\n".join(parts))
+
+
+def _of_each(mismatches: Iterable[Mismatch]) -> list[Mismatch]:
+    """The mismatches without those of which so many others are alike."""
+    seen: Counter[tuple[str, str]] = Counter()
+    kept = []
+    for mismatch in mismatches:
+        seen[mismatch.kind, mismatch.place or mismatch.leaf] += 1
+        if seen[mismatch.kind, mismatch.place or mismatch.leaf] <= ALIKE_SHOWN:
+            kept.append(mismatch)
+    return kept
 
 
 def _mismatch(number: int, mismatch: Mismatch) -> str:
     name = f": {text(mismatch.label)}" if mismatch.label else ""
+    base, head = both_values(mismatch, VALUE_SHOWN)
+    facts = "; ".join(filter(None, (ulp_words(mismatch), extent(mismatch))))
     lines = [
         f"**{number}. {text(class_words(mismatch))}** at {code(place(mismatch))}, {contract_words(mismatch)}",
         "",
-        f"- base {code(mismatch.base)}",
-        f"- head {code(mismatch.head)}",
-        *([f"- {extent(mismatch)}"] if extent(mismatch) else []),
+        f"- base {code(base)}",
+        f"- head {code(head)}",
+        *([f"- {facts}"] if facts else []),
         f"- case {code(mismatch.case, 64)}{name}",
     ]
-    return "\n".join(lines) + (f"\n\n{_fence(mismatch.detail[:12], 'text')}" if mismatch.detail else "")
+    detail = further_detail(mismatch)[:12]
+    return "\n".join(lines) + (f"\n\n{_fence(detail, 'text')}" if detail else "")
 
 
 def _compared(result: RunResult) -> str:
@@ -250,20 +349,33 @@ def _compared(result: RunResult) -> str:
     same = [t for t in result.targets if t.code == "same" and not t.cases.executed]
     ran = sum(t.cases.executed for t in executed)
     lines = [f"{plural(ran, 'case')} of {plural(len(executed), 'target')} executed in both arms"]
+    lines += [text(line, 600) for line in input_lines(executed[:INPUTS_SHOWN], result)]
+    if len(executed) > INPUTS_SHOWN:
+        lines.append(f"and the inputs of {plural(len(executed) - INPUTS_SHOWN, 'more target')}")
     if same:
         lines.append(f"{plural(len(same), 'target')} with the same code in both arms, not executed")
     if result.seconds:
         lines.append(text(f"time: {time_words(result)}"))
-    rows = [(text(key), text(value)) for key, value in environment_words(result)]
-    table = "\n\n" + _table(("environment", ""), rows, ENVIRONMENT_BYTES, "entry") if rows else ""
-    return f"### What was compared\n\n{_bullets(lines, REMARK_BYTES)}{table}"
+    if environment := ", ".join(f"{key} {value}" for key, value in environment_words(result)):
+        lines.append(text(environment, ENVIRONMENT_SHOWN))
+    return f"### What was compared\n\n{_bullets(lines, REMARK_BYTES + ENVIRONMENT_SHOWN)}"
 
 
 def _remarks(result: RunResult) -> list[str]:
-    return [
+    """What was not measured or was expected in sections of their own, the rest in one."""
+    topics = remarks(result)
+    parts = [
         f"### {title}\n\n{_bullets((text(line, 600) for line in lines), REMARK_BYTES)}"
-        for title, lines in remarks(result)
+        for title, lines in topics
+        if title in SECTIONS
     ]
+    rest = []
+    for title, lines in topics:
+        if title not in SECTIONS:
+            rest += [f"- **{title}**: {text(lines[0], 600)}"] if len(lines) == 1 else [f"- **{title}**"]
+        if title not in SECTIONS and len(lines) > 1:
+            rest += [f"  {line}" for line in _bullets((text(line, 600) for line in lines), REMARK_BYTES).splitlines()]
+    return [*parts, "\n".join(["### How it ran", "", *rest])] if rest else parts
 
 
 def _repeat(result: RunResult) -> str:

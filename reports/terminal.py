@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,25 +16,29 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bars
-from rich.table import Table
 from rich.text import Text
 
-from difftest.result import Mismatch, RunResult, TargetResult, Verdict
+from difftest.result import Group, Mismatch, RunResult, TargetResult, Verdict
 
 from .causes import (
-    LEGEND,
+    both_values,
+    cause_words,
     chance_facts,
-    change_lines,
     change_title,
     class_words,
+    differ_words,
+    further_detail,
     group_facts,
     group_title,
-    traced_words,
+    legend,
+    numbered_lines,
+    telling_changes,
+    ulp_words,
 )
 from .sentence import sentence
 from .words import (
+    NOT_EXECUTED,
     by_weight,
-    contract_split,
     contract_words,
     counts_words,
     environment_words,
@@ -48,6 +52,7 @@ from .words import (
     plural,
     remarks,
     seconds_words,
+    symbol_words,
     time_words,
 )
 
@@ -57,15 +62,22 @@ STYLES = {
     Verdict.DIFFERENT: "bold red",
     Verdict.UNMEASURED: "yellow",
 }
+SIGNS = {"+": "green", "-": "red"}
 VALUE_SHOWN = 400
 """Characters of one value that are shown."""
 
 MISMATCHES_IN_TERMINAL = 5
-"""Mismatches of one target that are shown; the other reports carry the rest."""
+"""Mismatches that are shown of a target whose mismatches are not grouped."""
 
 GROUPS_IN_TERMINAL = 4
-CHANGED_LINES_IN_TERMINAL = 40
-"""Groups and changed lines of one target that are shown."""
+CHANGED_LINES_IN_TERMINAL = 30
+"""Groups and changed lines of one target that are shown; the other reports carry the rest."""
+
+SAME_IN_TERMINAL = 8
+"""Of more targets than these whose code is the same, only the number is shown."""
+
+LEAST_TEXT = 24
+"""Columns that a value has at least, however long its name."""
 
 
 def render(result: RunResult, console: Console) -> None:
@@ -75,124 +87,170 @@ def render(result: RunResult, console: Console) -> None:
     _targets(result, console)
     for target in by_weight(result.targets):
         if target.mismatches or target.verdict == Verdict.DIFFERENT:
-            _mismatches(target, result, console)
+            _differing(target, result, console)
     _remarks(result, console)
     console.print()
     _line(console, sentence(result), style=STYLES[Verdict(result.verdict)], whole=True)
 
 
-def _line(console: Console, text: str, style: str = "", indent: int = 0, whole: bool = False) -> None:
-    """One line; wrapped with its indent kept, or left `whole` for copying. Nothing in `text` is markup."""
-    shown = Text(text, style=style, overflow="fold")
+def _line(
+    console: Console,
+    text: str,
+    style: str = "",
+    indent: int = 0,
+    whole: bool = False,
+    first: Text | None = None,
+) -> None:
+    """One line; wrapped with its indent kept, or left `whole` for copying. Nothing in `text` is markup.
+
+    Args:
+        first: what stands before the first line; the others begin below `text`.
+    """
+    shown = Text(text, style=style)
     if whole:
         console.print(shown, soft_wrap=True, highlight=False)
-    else:
-        console.print(Padding(shown, (0, 0, 0, indent), expand=False), highlight=False)
+        return
+    before = Text(" " * indent).append_text(first or Text())
+    width = console.width - before.cell_len
+    if width < LEAST_TEXT and first is not None:
+        before, indent = Text(" " * indent), indent + 2
+        console.print(before.append_text(first), soft_wrap=True, highlight=False)
+        before = Text(" " * indent)
+        width = console.width - indent
+    for number, part in enumerate(shown.wrap(console, max(1, width), overflow="fold") or [Text()]):
+        part.rstrip()
+        line = (before if number == 0 else Text(" " * before.cell_len)) + part
+        line.rstrip()
+        console.print(line, soft_wrap=True, highlight=False)
 
 
-def _heading(console: Console, text: str) -> None:
+def _heading(console: Console, text: str, style: str = "bold") -> None:
     console.print()
-    _line(console, text, style="bold")
+    _line(console, text, style=style)
 
 
-def _pairs(console: Console, rows: list[tuple[str, str]], indent: int = 2) -> None:
+def _pairs(console: Console, rows: Sequence[tuple[str, str]], indent: int = 2) -> None:
     """A name and a value per row, values aligned."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    console.print(Padding(table, (0, 0, 0, indent), expand=False), highlight=False)
+        _line(console, value, indent=indent, first=Text(name.ljust(width + 2), style="dim"))
 
 
 def _identities(result: RunResult, console: Console) -> None:
     arms = [("base", result.base)] + [("head", head) for head in result.heads]
     for arm, identity in arms:
         _line(console, f"{arm} {plain(identity.spec, VALUE_SHOWN)}", style="bold")
-        facts = [(name, plain(value, VALUE_SHOWN)) for name, value in identity_facts(identity) if name != "spec"]
+        facts = [
+            (name, plain(value, VALUE_SHOWN))
+            for name, value in identity_facts(identity)
+            if name != "spec" and value != identity.spec
+        ]
         _pairs(console, facts)
 
 
 def _targets(result: RunResult, console: Console) -> None:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    for target in by_weight(result.targets):
-        table.add_row(
-            Text(target.verdict, style=STYLES[Verdict(target.verdict)]),
-            Text(plain(label(target, result), VALUE_SHOWN)),
-            Text(counts_words(target)),
-            Text(plain(target.mode, 40), style="dim"),
-        )
-    if result.targets:
-        console.print(Padding(table, (0, 0, 0, 2), expand=False), highlight=False)
-    else:
+    """A line a target; the same words of how it ran stand only where they differ."""
+    targets = by_weight(result.targets)
+    if not targets:
         _line(console, "none: nothing was compared", indent=2)
+        return
+    modes = {target.mode for target in targets}
+    names = [plain(label(target, result), VALUE_SHOWN) for target in targets]
+    width = min(max(map(len, names)), max(24, console.width // 2))
+    verdicts = max(len(target.verdict) for target in targets)
+    same = [target for target in targets if target.verdict == Verdict.IDENTICAL and target.mode == NOT_EXECUTED]
+    folded = same if len(same) > SAME_IN_TERMINAL else []
+    for target, name in zip(targets, names, strict=True):
+        if target in folded:
+            continue
+        first = Text(target.verdict.ljust(verdicts + 2), style=STYLES[Verdict(target.verdict)])
+        first.append(name.ljust(width + 2), style="none")
+        mode = f", {plain(target.mode, 40)}" if len(modes) > 1 and target.cases.executed else ""
+        _line(console, f"{counts_words(target)}{mode}", indent=2, first=first)
+    if folded:
+        first = Text("identical".ljust(verdicts + 2), style=STYLES[Verdict.IDENTICAL])
+        _line(console, f"and {plural(len(folded), 'target')} with the same code, not executed", indent=2, first=first)
 
 
-def _mismatches(target: TargetResult, result: RunResult, console: Console) -> None:
-    _heading(console, f"{plain(label(target, result), VALUE_SHOWN)}: {target.verdict}")
-    split = contract_split(target)
-    facts = [
-        ("base symbol", plain(target.symbol.get("base") or "none", VALUE_SHOWN)),
-        ("head symbol", plain(target.symbol.get("head") or "none", VALUE_SHOWN)),
-        ("mismatches", f"{target.mismatches_total} ({kinds_words(target.kinds)})"),
-    ]
-    _pairs(console, facts + ([("contract", split)] if split else []))
-    _causes(target, console)
+def _differing(target: TargetResult, result: RunResult, console: Console) -> None:
+    """A target that differs: what it comes from, one example of each group, the changed lines that tell."""
+    _heading(console, f"{plain(label(target, result), VALUE_SHOWN)}: {differ_words(target)}", style="bold red")
+    _line(console, symbol_words(target), indent=2, style="dim")
+    if cause := cause_words(target):
+        _line(console, f"Likely cause: {cause}", indent=2)
+    _pairs(console, chance_facts(target))
+    for number, group in enumerate(target.groups[:GROUPS_IN_TERMINAL], 1):
+        console.print()
+        _group(number, group, console)
+    if (rest := len(target.groups) - GROUPS_IN_TERMINAL) > 0:
+        _line(console, f"and {plural(rest, 'more group')}", indent=2, style="dim")
+    if not target.groups:
+        _ungrouped(target, console)
+    _changes(target, console)
+    console.print()
+    _line(console, f"{plural(target.mismatches_total, 'mismatch')}: {kinds_words(target.kinds)}", indent=2)
+
+
+def _ungrouped(target: TargetResult, console: Console) -> None:
     shown = target.mismatches[:MISMATCHES_IN_TERMINAL]
     for number, mismatch in enumerate(shown, 1):
         console.print()
-        _mismatch(number, mismatch, console)
-    rest = left_out(target) + len(target.mismatches) - len(shown)
-    if rest:
+        title = f"{number}. {plain(place(mismatch), VALUE_SHOWN)}: {class_words(mismatch)}"
+        _line(console, title, indent=2, style="bold")
+        _mismatch(mismatch, console)
+    if rest := left_out(target) + len(target.mismatches) - len(shown):
         console.print()
         _line(console, f"and {plural(rest, 'more mismatch')}", indent=2, style="dim")
 
 
-def _causes(target: TargetResult, console: Console) -> None:
-    """Groups of mismatches, what noise and samples say, and the changed lines."""
-    for number, group in enumerate(target.groups[:GROUPS_IN_TERMINAL], 1):
-        _line(console, f"group {number}: {group_title(group)}", indent=2, style="bold")
-        _pairs(console, group_facts(group), indent=5)
-    if (rest := len(target.groups) - GROUPS_IN_TERMINAL) > 0:
-        _line(console, f"and {plural(rest, 'more group')}", indent=2, style="dim")
-    _pairs(console, chance_facts(target))
-    left = CHANGED_LINES_IN_TERMINAL
-    for change in target.changes:
-        if left <= 0:
-            _line(console, "and further changed definitions; the other reports have them", indent=2, style="dim")
-            break
-        _line(console, change_title(change), indent=2, style="bold")
-        for line in change_lines(change, left):
-            _line(console, plain(line, 200), indent=4)
-        left -= len(change.lines)
-    if any(line.ran for change in target.changes for line in change.lines):
-        _line(console, f"{LEGEND}; {traced_words(target)}", indent=2, style="dim")
+def _group(number: int, group: Group, console: Console) -> None:
+    """A group: its ways, one mismatch, and what its cases have in common."""
+    _line(console, group_title(group), indent=2, style="bold", first=Text(f"{number}. ", style="bold"))
+    if group.first is not None:
+        _line(console, f"for example {plain(place(group.first), VALUE_SHOWN)}", indent=5)
+        _mismatch(group.first, console)
+    _pairs(console, group_facts(group), indent=5)
 
 
-def _mismatch(number: int, mismatch: Mismatch, console: Console) -> None:
-    _line(console, f"{number}. {plain(place(mismatch), VALUE_SHOWN)}: {class_words(mismatch)}", indent=2, style="bold")
-    rows = [("base", plain(mismatch.base, VALUE_SHOWN)), ("head", plain(mismatch.head, VALUE_SHOWN))]
-    rows += [("", plain(line, VALUE_SHOWN)) for line in mismatch.detail]
-    rows += [("extent", extent(mismatch))] if extent(mismatch) else []
+def _mismatch(mismatch: Mismatch, console: Console) -> None:
+    base, head = both_values(mismatch, VALUE_SHOWN)
+    rows = [("base", base), ("head", head)]
+    extents = "; ".join(filter(None, (ulp_words(mismatch), extent(mismatch))))
+    rows += [("extent", extents)] if extents else []
+    rows += [("", plain(line, VALUE_SHOWN)) for line in further_detail(mismatch, neighbours=False)]
     case = plain(mismatch.case, 64) + (f", {plain(mismatch.label, VALUE_SHOWN)}" if mismatch.label else "")
     _pairs(console, [*rows, ("case", f"{case}, {contract_words(mismatch)}")], indent=5)
 
 
+def _changes(target: TargetResult, console: Console) -> None:
+    left = CHANGED_LINES_IN_TERMINAL
+    shown = telling_changes(target, left)
+    for change in shown:
+        console.print()
+        _line(console, change_title(change), indent=2, style="bold")
+        for prefix, text in numbered_lines(change, len(change.lines)):
+            style = SIGNS.get(prefix[:1], "")
+            _line(console, plain(text, VALUE_SHOWN), indent=4, style=style, first=Text(prefix, style=style))
+    if rest := len(target.changes) - len(shown):
+        _line(
+            console,
+            f"and {plural(rest, 'more changed definition')}; the other reports have them",
+            indent=2,
+            style="dim",
+        )
+    if marks := legend(target):
+        _line(console, marks, indent=4, style="dim")
+
+
 def _remarks(result: RunResult, console: Console) -> None:
-    """What bears on the verdicts besides the mismatches, one section a topic."""
+    """What bears on the verdicts besides the mismatches, a topic a block, its name before its first line."""
     sections = remarks(result)
     if result.environment:
         sections.append(("Environment", [", ".join(f"{k} {v}" for k, v in environment_words(result))]))
     if result.seconds:
         sections.append(("Time", [time_words(result)]))
-    for title, lines in sections:
-        _heading(console, title)
-        for line in lines:
-            _line(console, line, indent=2)
+    console.print()
+    _pairs(console, [(title if n == 0 else "", line) for title, lines in sections for n, line in enumerate(lines)], 0)
     if result.command:
         _heading(console, "Repeat")
         _line(console, plain(result.command), whole=True)

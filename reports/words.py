@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from difftest.result import CaseCounts, Identity, Mismatch, RunResult, TargetResult, Verdict
+from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Verdict
 
 _NOT_MEASURED = re.compile(r"\d+ cases? not measured: (.*)", re.DOTALL)
 INTERPRETER = "triton-interpreter"
@@ -14,6 +14,7 @@ INTERPRETER_LIMIT = "says nothing about races or GPU numerics"
 ORDER = (Verdict.DIFFERENT, Verdict.UNMEASURED, Verdict.EXPECTED, Verdict.IDENTICAL)
 """Verdicts, the one that needs a reader most first."""
 
+AXES_SAID = 12
 IDENTITY_FACTS = ("commit", "tree", "dirty", "sha256", "file", "version", "subject")
 """Details of an identity in the order shown; others follow by name."""
 
@@ -129,6 +130,8 @@ def place(mismatch: Mismatch) -> str:
 def extent(mismatch: Mismatch) -> str:
     """How much of the leaf differs: `3 of 64 elements differ (4.69 %)`."""
     at = "" if mismatch.byte is None else f", the first at byte {mismatch.byte}"
+    if mismatch.kind not in (Kind.VALUE, Kind.SIGN_OF_ZERO, Kind.NAN_PAYLOAD, Kind.MUTATION, Kind.UNDEFINED, Kind.RNG):
+        return ""
     if mismatch.size:
         elements = plural(mismatch.size, "element")
         return f"{mismatch.count} of {elements} differ ({share(mismatch.count, mismatch.size)}){at}"
@@ -160,6 +163,24 @@ def aa_words(target: TargetResult) -> str:
 def mode_words(mode: str) -> str:
     """How the code ran, with what that leaves open."""
     return f"{mode} ({INTERPRETER_LIMIT})" if mode == INTERPRETER else mode
+
+
+def input_lines(targets: Sequence[TargetResult], result: RunResult) -> list[str]:
+    """Over which inputs each target was compared: `v1.min_p: 187 grid cases over sequence, steps, vocab`."""
+    lines = []
+    for target in targets:
+        kinds = " and ".join(f"{count} {source}" for source, count in target.sources.items()) or target.cases.executed
+        cases = f"{kinds} {'case' if target.cases.executed == 1 else 'cases'}"
+        axes = ", ".join(plain(axis, 40) for axis in list(target.axes)[:AXES_SAID])
+        more = f" and {len(target.axes) - AXES_SAID} more" if len(target.axes) > AXES_SAID else ""
+        lines.append(f"{plain(label(target, result), 120)}: {cases}{f' over {axes}{more}' if axes else ''}")
+    return lines
+
+
+def symbol_words(target: TargetResult) -> str:
+    """The bound symbol, once when both arms have the same."""
+    base, head = (plain(target.symbol.get(arm) or "none", 300) for arm in ("base", "head"))
+    return base if base == head else f"base {base}, head {head}"
 
 
 def why_unmeasured(target: TargetResult) -> str:
@@ -324,7 +345,7 @@ def reduced_lines(result: RunResult) -> list[str]:
             )  # fmt: skip
             lines.append(f"{what}: {sizes}; base {item.base}, head {item.head}; {item.path}/reproduce.py shows it")
     if not lines and result.command.startswith("difftest run ") and any(t.mismatches for t in result.targets):
-        lines.append(f"made small, each with a script that shows it, by: {result.command} --out DIR")
+        lines.append("--out DIR makes the first differing cases small and writes a script for each that shows it")
     return lines
 
 
@@ -335,8 +356,8 @@ def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
         ("Expected", expected_lines(result)),
         ("Small cases", reduced_lines(result)),
         ("A/A control", aa_lines(result)),
-        ("Both arms raised the same exception", both_raised_lines(result)),
-        ("Invariants and relations within one arm", relation_lines(result)),
+        ("Both raise alike", both_raised_lines(result)),
+        ("Relations", relation_lines(result)),
         ("Lines executed", exercise_lines(result)),
         ("Stand-ins", standin_lines(result)),
         ("Adapters", adapter_lines(result)),

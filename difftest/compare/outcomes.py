@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,9 @@ Undefined = Mapping[str, NDArray[np.bool_] | None]
 _ARRAYS = ("tensor", "ndarray", "storage")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
+_POSITION = re.compile(r"\[\d+\]")
+_TUPLE_SHOWN = 16
+"""A longer tuple is a list of things that are alike."""
 _WHOLE_PARTS = ("raised", "rng", "aliases", "call")
 _NONE: Frozen = ("NoneType", None)
 _DEFINED = np.zeros(0, bool)
@@ -31,6 +35,7 @@ class Difference:
     """One leaf that differs in one way. Fields as in :class:`difftest.result.Mismatch`.
 
     Attributes:
+        general: see :attr:`place`.
         pair, at: the elements of the leaf in base and in head, and which of them differ, where it has elements.
     """
 
@@ -42,8 +47,17 @@ class Difference:
     count: int = 1
     size: int = 0
     detail: tuple[str, ...] = ()
+    general: str = field(default="", compare=False)
     pair: tuple[Elements, Elements] | None = field(default=None, compare=False, repr=False)
     at: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def place(self) -> str:
+        """The leaf without its position in lists, which is another one in each case: `return[1][*]`.
+
+        Positions in a tuple stay, since each has its own meaning.
+        """
+        return self.general or _POSITION.sub("[*]", self.leaf)
 
     def noted(self, note: str) -> Difference:
         """The same with a further line of detail."""
@@ -236,6 +250,7 @@ class _Walker:
         self.head_undefined = head_undefined
         self.as_recorded = as_recorded
         self.found: list[Difference] = []
+        self.places: dict[str, str] = {}  # leaf -> place, of what is inside something
         self.functions: list[tuple[str, str]] = []  # (leaf, name) of functions that cannot be told apart without a call
 
     def take(self) -> list[Difference]:
@@ -243,7 +258,13 @@ class _Walker:
         return found
 
     def add(self, kind: Kind, leaf: str, base: str, head: str, **more: Any) -> None:
-        self.found.append(Difference(kind, leaf, base, head, **more))
+        self.found.append(Difference(kind, leaf, base, head, general=self.places.get(leaf, ""), **more))
+
+    def inside(self, path: str, step: str, general: str) -> str:
+        """The path of a part, whose place is that of the whole and `general`."""
+        leaf = f"{path}{step}"
+        self.places[leaf] = f"{self.places.get(path, path)}{general}"
+        return leaf
 
     def walk(self, a: Frozen, b: Frozen, path: str) -> None:
         if a == b:
@@ -323,8 +344,10 @@ class _Walker:
                     detail=(f"base {_some(a)}", f"head {_some(b)}"), pair=_integers(left, right), at=np.array(at),
                 )  # fmt: skip
             return
+        named = a[1] == b[1] == "tuple" and len(left) <= _TUPLE_SHOWN
         for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
-            self.walk(x, y, f"{path}[{i}]")
+            if x != y:
+                self.walk(x, y, self.inside(path, f"[{i}]", f"[{i}]" if named else "[*]"))
 
     def masks(self, path: str, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which elements of a leaf are undefined in base and in head."""
@@ -349,7 +372,8 @@ class _Walker:
 
     def members(self, left: dict[str, Frozen], right: dict[str, Frozen], path: str, form: str) -> None:
         for name in [*left, *[n for n in right if n not in left]]:
-            leaf = form.format(path=path, name=name)
+            step = form.format(path="", name=name)
+            leaf = self.inside(path, step, "[*]" if _POSITION.fullmatch(step) else step)
             if name in left and name in right:
                 self.walk(left[name], right[name], leaf)
             elif left.get(name, _NONE) != right.get(name, _NONE) or form.endswith("]"):
@@ -512,7 +536,8 @@ def _items(frozen: Frozen) -> tuple[Frozen, ...]:
 
 
 def _plain_dtype(name: str) -> str:
-    return name.removeprefix("torch.")
+    """`float32` of `torch.float32` and of numpy's `<f4`; what has another byte order, or is a record, stays."""
+    return np.dtype(name).name if re.fullmatch(r"[<|=][a-zA-Z]\d+", name) else name.removeprefix("torch.")
 
 
 def _own(frozen: Frozen) -> str:

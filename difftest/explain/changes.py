@@ -67,19 +67,25 @@ def closure_changes(base: Closure | None, head: Closure | None, read_base: Read,
     return _within(found, LINES_SHOWN)
 
 
-def marked(changes: Iterable[Change], ran: Mapping[str, Mapping[str, Mapping[int, str]]]) -> tuple[Change, ...]:
+def marked(
+    changes: Iterable[Change], ran: Mapping[str, Mapping[str, Mapping[int, str]]], apart: bool = True
+) -> tuple[Change, ...]:
     """The changes with who ran each line.
 
     Args:
         ran: per arm (`base`, `head`) and path, for each line that was run: `differing`, `identical` or `both`.
+        apart: whether identical cases were traced, too; without them no line can be one that only differing cases run.
     """
+
+    def who(found: str) -> str:
+        return "run" if found == "differing" and not apart else found
 
     def mark(change: Change, line: ChangedLine) -> ChangedLine:
         if not line.text.strip() or line.text.lstrip().startswith("#"):
             return line  # nothing there that could run
         if line.head is not None:
-            return replace(line, ran=ran.get("head", {}).get(change.head_path, {}).get(line.head, "none"))
-        return replace(line, ran=ran.get("base", {}).get(change.base_path, {}).get(line.base or 0, "none"))
+            return replace(line, ran=who(ran.get("head", {}).get(change.head_path, {}).get(line.head, "none")))
+        return replace(line, ran=who(ran.get("base", {}).get(change.base_path, {}).get(line.base or 0, "none")))
 
     return tuple(replace(change, lines=tuple(mark(change, line) for line in change.lines)) for change in changes)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from difftest.result import Likeness
+from difftest.result import Kind, Likeness
 
 Axes = Mapping[str, str]
 """A case's axis values by axis."""
 
-_INDEX = re.compile(r"\[\d+\]")
+_ENDS = (Kind.CRASH, Kind.TIMEOUT, Kind.EXCEPTION)
+_FOLLOWS = (Kind.MUTATION, Kind.RNG, Kind.ALIAS, Kind.UNDEFINED)
 _FARTHEST = list(Likeness)
 _FEW_VALUES = 5
 _ALIKE = 0.5
@@ -21,31 +22,35 @@ _ALIKE = 0.5
 
 @dataclass
 class Signature:
-    """A way to differ: mismatches alike in kind, place and class.
+    """A way to differ: mismatches alike in kind, place, class and, for some kinds, in what becomes what.
 
     Attributes:
-        kind, leaf, likeness: the leaf without its indices.
+        kind, place, likeness, change: as in :class:`difftest.result.Way`.
         cases: indices of the cases that have it.
         mismatches: how many mismatches of that signature there are.
         outside: indices of its cases that are outside the contract.
+        follows: class and change of the exception that it follows from.
     """
 
     kind: str
-    leaf: str
+    place: str
     likeness: str
+    change: str = ""
     cases: set[int] = field(default_factory=set)
     mismatches: int = 0
     outside: set[int] = field(default_factory=set)
+    follows: tuple[str, str] | None = None
 
 
 @dataclass
 class CaseGroup:
-    """Signatures that the same cases have."""
+    """Signatures that the same cases have, and those that follow from the first of them."""
 
     signatures: list[Signature]
 
     @property
     def cases(self) -> set[int]:
+        """All of its cases: the first signature is of each."""
         return self.signatures[0].cases
 
     @property
@@ -57,22 +62,26 @@ class CaseGroup:
         return farthest(signature.likeness for signature in self.signatures)
 
 
-def general_leaf(leaf: str) -> str:
-    """A leaf without its indices: `return[0][3]` is `return[][]`. Keys of dicts stay."""
-    return _INDEX.sub("[]", leaf)
-
-
 def farthest(classes: Iterable[str]) -> str:
     """The class that says the values are the farthest apart."""
     return max(classes, key=lambda name: _FARTHEST.index(Likeness(name)))
 
 
 def signatures(told: Iterable[Sequence[object]]) -> list[Signature]:
-    """Signatures out of `(kind, leaf, likeness, case, mismatches, contract)` tuples, joined where they are alike."""
-    found: dict[tuple[str, str, str], Signature] = {}
-    for kind, leaf, alike, case, mismatches, contract in told:
-        key = (str(kind), str(leaf), str(alike))
-        signature = found.setdefault(key, Signature(*key))
+    """Signatures out of `(kind, place, likeness, change, case, mismatches, contract)`, joined where they are alike.
+
+    A call that raised has left its inputs, generators and memory as they were by then: where these differ in a case
+    with another exception, they follow from it.
+    """
+    rows = [tuple(row) for row in told]
+    raised = {row[4]: (str(row[2]), str(row[3])) for row in rows if row[0] == Kind.EXCEPTION}
+    found: dict[tuple[str, ...], Signature] = {}
+    for kind, place, alike, change, case, mismatches, contract in rows:
+        key: tuple[str, ...] = (str(kind), str(place), str(alike), str(change))
+        follows = raised.get(case) if kind in _FOLLOWS else None
+        if follows is not None:
+            key = (str(kind), str(place), Likeness.DIFFERENT, "", *follows)
+        signature = found.setdefault(key, Signature(key[0], key[1], key[2], key[3], follows=follows))
         assert isinstance(case, int) and isinstance(mismatches, int)
         signature.cases.add(case)
         signature.mismatches += mismatches
@@ -82,15 +91,40 @@ def signatures(told: Iterable[Sequence[object]]) -> list[Signature]:
 
 
 def case_groups(found: Iterable[Signature]) -> list[CaseGroup]:
-    """Signatures that appear in exactly the same cases belong together. Most cases first, then by first case."""
+    """Signatures that appear in exactly the same cases belong together, and what follows from one of them.
+
+    Most cases first, then by first case.
+    """
+    every = list(found)
     together: dict[frozenset[int], list[Signature]] = {}
-    for signature in found:
-        together.setdefault(frozenset(signature.cases), []).append(signature)
-    groups = [CaseGroup(sorted(each, key=lambda s: -s.mismatches)) for each in together.values()]
+    for signature in every:
+        if signature.follows is None:
+            together.setdefault(frozenset(signature.cases), []).append(signature)
+    groups = [CaseGroup(sorted(each, key=_telling)) for each in together.values()]
+    for group in groups:
+        ends = {(s.likeness, s.change) for s in group.signatures if s.kind == Kind.EXCEPTION}
+        group.signatures += [s for s in every if s.follows in ends]
     return sorted(groups, key=lambda group: (-len(group.cases), min(group.cases)))
 
 
+def _telling(signature: Signature) -> tuple[bool, bool, int]:
+    """Orders signatures of the same cases: what ended a call, then results, then what is left behind."""
+    return (signature.kind not in _ENDS, signature.kind in _FOLLOWS, -signature.mismatches)
+
+
 # -- what they have in common -----------------------------------------------------------------------------------------
+
+
+class Common(NamedTuple):
+    """What the differing cases have in common.
+
+    Attributes:
+        condition: what all of them and no identical case have; empty when nothing is.
+        rules: sentences that say so, or what comes next to it, the best first.
+    """
+
+    condition: str = ""
+    rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,11 +139,11 @@ class _Property:
         return self.axis in case and (case[self.axis] in self.values) is not self.but
 
     def words(self) -> str:
-        values = " or ".join(f"{value}" for value in self.values)
-        return f"{self.axis}: not {values}" if self.but else f"{self.axis}: {values}"
+        values = " or ".join(f'"{value}"' for value in self.values)
+        return f"{self.axis} other than {values}" if self.but else f"{self.axis} {values}"
 
 
-def in_common(differing: Sequence[Axes], identical: Sequence[Axes], most: int = 3) -> tuple[str, ...]:
+def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
     """What tells the differing cases from the identical ones, in words; the best first.
 
     One property, or for several cases two together, that all differing cases and no identical one have; else what all
@@ -117,39 +151,37 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes], most: int = 
     """
     every_one = len(differing)
     differing, identical = [case for case in differing if case], [case for case in identical if case]
-    if not differing:
-        return ()
-    if not identical:
-        return ()  # nothing to tell them from
+    if not differing or not identical:
+        return Common()  # nothing to tell, or nothing to tell them from
     single = list(_properties(differing, identical))
     every = [p for p in single if all(p.holds(case) for case in differing)]
     scored = sorted(every, key=lambda p: (_held(p, identical), p.but, len(p.values)))
-    told: list[str] = []
-    exact = [p for p in scored if not _held(p, identical)]
-    many, others = len(differing), len(identical)
+    many, others = len(differing), f"{len(identical)} identical case{'' if len(identical) == 1 else 's'}"
     named = "differing cases" if many == every_one else "differing cases that have axes"
-    who = f"all {many} {named} have" if many > 1 else "the differing case has"
-    if exact:
-        return tuple(
-            f"{who} {p.words()}; none of the {others} identical {'case' if others == 1 else 'cases'} has"
-            for p in exact[:most]
-        )
-    for first, second in itertools.combinations(scored if many > 1 else (), 2):
-        if not any(first.holds(case) and second.holds(case) for case in identical):
-            told.append(f"{who} {first.words()} and {second.words()}; none of the {others} identical cases has both")
-            if len(told) == most:
-                return tuple(told)
-    if not told:
-        told = [
-            f"{who} {p.words()}; so have {_held(p, identical)} of {others} identical ones"
-            for p in scored
-            if _held(p, identical) <= _ALIKE * others
-        ]
+    who = f"all {many} {named}" if many > 1 else "the differing case"
+    have = "have" if many > 1 else "has"
+    for parts in _combinations(scored, 2 if many > 1 else 1):
+        if not any(all(p.holds(case) for p in parts) for case in identical):
+            words = " and ".join(p.words() for p in parts)
+            none = "not the" if len(identical) == 1 else "none of the"
+            return Common(words if many == every_one else "", (f"{who}, but {none} {others}, {have} {words}",))
+    told = []
+    if scored and _held(scored[0], identical) <= _ALIKE * len(identical):
+        best = scored[0]
+        told.append(f"{who}, and {_held(best, identical)} of the {others}, {have} {best.words()}")
     sure = [p for p in single if p not in every and not p.but and not _held(p, identical)]
-    sure = [p for p in sure if _held(p, differing) >= max(2, len(differing) / 2)]
-    for p in sorted(sure, key=lambda p: -_held(p, differing)):
-        told.append(f"{_held(p, differing)} of {many} differing cases have {p.words()}; no identical case has")
-    return tuple(told[:most])
+    sure = [p for p in sure if _held(p, differing) >= max(2, many / 2)]
+    if sure:
+        best = max(sure, key=lambda p: _held(p, differing))
+        told.append(
+            f"{_held(best, differing)} of {many} differing cases, but none of the {others}, have {best.words()}"
+        )
+    return Common("", tuple(told))
+
+
+def _combinations(properties: Sequence[_Property], most: int) -> Iterable[tuple[_Property, ...]]:
+    for size in range(1, most + 1):
+        yield from itertools.combinations(properties, size)
 
 
 def _properties(differing: Sequence[Axes], identical: Sequence[Axes]) -> Iterable[_Property]:
@@ -160,11 +192,11 @@ def _properties(differing: Sequence[Axes], identical: Sequence[Axes]) -> Iterabl
             continue
         for value in here:
             yield _Property(axis, (value,))
-        if 1 < len(here) <= _FEW_VALUES and len(here) < len(everywhere) - 1:
-            yield _Property(axis, tuple(sorted(here)))
         never = everywhere - set(here)
         if len(never) == 1 and len(here) > 1:
             yield _Property(axis, tuple(never), but=True)
+        elif 1 < len(here) <= _FEW_VALUES and never:
+            yield _Property(axis, tuple(sorted(here)))
 
 
 def _held(prop: _Property, cases: Sequence[Axes]) -> int:

@@ -39,6 +39,18 @@ def likeness(item: Difference, rows: Collection[str] = ()) -> Likeness:
     return Likeness.DIFFERENT
 
 
+def change(item: Difference) -> str:
+    """What becomes what, where a kind of difference has few such changes, each with a cause of its own."""
+    if item.kind is Kind.EXCEPTION:
+        return ", ".join(f"{arm} {_outcome(text)}" for arm, text in (("base", item.base), ("head", item.head)))
+    return f"{item.base} in base, {item.head} in head" if item.kind is Kind.DTYPE else ""
+
+
+def _outcome(text: str) -> str:
+    """`raises IndexError` of `raises IndexError: index 3 is out of bounds`; what is no exception stays."""
+    return text.partition(":")[0]
+
+
 def evidence(item: Difference) -> dict[str, Any]:
     """What a report shows of the first differing element: fields of :class:`difftest.result.Mismatch`."""
     if item.pair is None or item.at is None or not len(item.at):

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from difftest.explain.changes import closure_changes, lines_to_trace, marked
-from difftest.explain.groups import CaseGroup, case_groups, general_leaf, signatures
-from difftest.result import GROUPS_SHOWN, Change, Group, Kind, Mismatch, TargetResult
+from difftest.explain.groups import CaseGroup, case_groups, signatures
+from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Change, Group, Kind, Mismatch, TargetResult, Way
 from difftest.run.plan import ArmSource, Planned
 from difftest.run.supervisor import Supervisor, Unit
 
 LEAST_SECONDS = 0.5
 """What one target gets at least; with very many, the last ones get nothing."""
+
+_FOR_ORDER = ("number", "drawn", "change")
+"""What is told of a mismatch beside the mismatch: its case's number, whether that was drawn, its way's change."""
 
 _RUN_BY_LOADING = ("def ", "async def ", "class ", "@", "import ", "from ")
 """Begin lines that run when code is lifted, which the first case that needs it does."""
@@ -77,9 +80,9 @@ def _number(unit: Unit, case: int) -> int:
 
 def _told(units: Sequence[Unit]) -> list[tuple[object, ...]]:
     return [
-        (kind, leaf, alike, _number(unit, case), count, contract)
+        (kind, place, alike, change, _number(unit, case), count, contract)
         for unit in units
-        for kind, leaf, alike, case, count, contract in unit.told
+        for kind, place, alike, change, case, count, contract in unit.told
     ]
 
 
@@ -90,7 +93,7 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Chang
         added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
     return {
         "groups": [[i for i in _in_order(g) if i >= 0] for g in groups[:GROUPS_SHOWN]],
-        "places": [[[s.kind, s.leaf] for s in g.signatures] for g in groups[:GROUPS_SHOWN]],
+        "places": [[[s.kind, s.place] for s in g.signatures] for g in groups[:GROUPS_SHOWN]],
         "alike": sorted(i for u in each.units if u.fuzz is None for i in u.alike),
         "lines": lines_to_trace(changes),
         "added": added,
@@ -102,22 +105,26 @@ def _explained(
     each: Differing, groups: Sequence[CaseGroup], changes: tuple[Change, ...], unit: Unit | None
 ) -> TargetResult:
     told: Mapping[str, Any] = {} if unit is None else unit.explained
-    named = {_number(u, m["number"]): m for u in each.units for m in reversed(u.mismatches)}
+    kept = [(_number(u, m["number"]), m) for u in each.units for m in u.mismatches]
+    named = dict(reversed(kept))
     classes: Sequence[str | None] = told.get("classes", ())
     shown = []
     for number, group in enumerate(groups[:GROUPS_SHOWN]):
-        first = next((i for i in _in_order(group) if i in named), None)
+        first = _first_of(group, kept)
         shown.append(
             Group(
                 kinds=tuple(dict.fromkeys(s.kind for s in group.signatures)),
-                leaves=tuple(dict.fromkeys(s.leaf for s in group.signatures)),
+                leaves=tuple(dict.fromkeys(s.place for s in group.signatures)),
                 likeness=(classes[number] if number < len(classes) else None) or group.likeness,
                 cases=len(group.cases),
                 mismatches=sum(s.mismatches for s in group.signatures),
-                example="" if first is None else named[first]["case"],
-                label="" if first is None else named[first]["label"],
+                example="" if first is None else first.case,
+                label="" if first is None else first.label,
                 outside_contract=len(group.outside),
                 rules=_of(told.get("rules"), number),
+                condition="".join(_of(told.get("conditions"), number)),
+                ways=_ways(group),
+                first=first,
                 lines=_of(told.get("lines"), number),
                 notes=_notes(number, groups, classes, told.get("tried", ())),
             )
@@ -127,7 +134,7 @@ def _explained(
             arm: {path: {int(n): str(who) for n, who in lines} for path, lines in files.items()}
             for arm, files in told["ran"].items()
         }
-        changes = marked(changes, ran)
+        changes = marked(changes, ran, apart=bool(told.get("traced", {}).get("identical")))
     notes = each.result.notes if unit is None else (*each.result.notes, *unit.notes)
     return replace(
         each.result,
@@ -152,10 +159,34 @@ def _with_classes(
     for group, name in zip(groups, classes, strict=False):
         for signature in group.signatures:
             if name is not None and signature.kind != Kind.RNG:
-                places = (signature.kind, signature.leaf)
+                places = (signature.kind, signature.place)
                 known.update({(named[i]["case"], *places): name for i in group.cases if i in named})
+    return tuple(replace(m, likeness=known.get((m.case, m.kind, m.place), m.likeness)) for m in result.mismatches)
+
+
+def mismatch_of(told: Mapping[str, Any]) -> Mismatch:
+    """The mismatch that a worker told of."""
+    fields = {name: value for name, value in told.items() if name not in _FOR_ORDER}
+    return Mismatch(**{**fields, "index": tuple(told["index"]), "detail": tuple(told["detail"])})
+
+
+def _first_of(group: CaseGroup, kept: Sequence[tuple[int, Mapping[str, Any]]]) -> Mismatch | None:
+    """The first mismatch of the group's first way that has one, of a case inside the contract if there is one."""
+    for way in group.signatures:
+        wanted = (way.kind, way.place, way.likeness, way.change)
+        found = [
+            (number in group.outside, number, m)
+            for number, m in kept
+            if number in group.cases and (m["kind"], m["place"], m["likeness"], m["change"]) == wanted
+        ]
+        if found:
+            return mismatch_of(min(found, key=lambda each: each[:2])[2])
+    return None
+
+
+def _ways(group: CaseGroup) -> tuple[Way, ...]:
     return tuple(
-        replace(m, likeness=known.get((m.case, m.kind, general_leaf(m.leaf)), m.likeness)) for m in result.mismatches
+        Way(s.kind, s.place, s.likeness, s.change, len(s.cases), s.mismatches) for s in group.signatures[:WAYS_SHOWN]
     )
 
 

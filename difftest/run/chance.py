@@ -15,7 +15,6 @@ import torch
 from difftest.call.outcome import NotCalled, Outcome
 from difftest.compare.outcomes import compare
 from difftest.explain import kernel_noise
-from difftest.explain.groups import general_leaf
 from difftest.explain.kernel_noise import KernelNoise, total
 from difftest.explain.law import Law, Tokens, compare_laws
 from difftest.explain.noise import SCHEMES, FixedNoise, Noise
@@ -38,6 +37,8 @@ MOST_CALLS = 200
 LAW_SECONDS = 2.5
 LAW_SHARE = 0.4
 """Of the time allowed, kept for sampling where a target declares how that is done."""
+
+_NOT_BY_NOISE = (Kind.RNG, Kind.DTYPE, Kind.STRIDE, Kind.TYPE, Kind.ALIAS, Kind.CRASH, Kind.TIMEOUT)
 
 Schemes = tuple[str, str]
 _SCHEMES: tuple[Schemes, ...] = tuple(itertools.product(SCHEMES, kernel_noise.SCHEMES))
@@ -80,11 +81,14 @@ class Chance:
         tried: dict[int, list[_Tried]] = {}
         for number in self._noisy_groups():
             tried[number] = list(self._try_group(number))
-        if not tried:
+        only_states = all(kind == Kind.RNG for each in self.asked["places"] for kind, _ in each)
+        if only_states:
             self._look_at_draws()
         drew = bool(self.draws[BASE] or self.draws[HEAD])
         if not drew and not self.unknown:
             return  # nothing is drawn in the call: noise, if there is any, is among the inputs
+        if not tried and not only_states:
+            return  # there was no time for it
         if not tried:
             said = f"only the states in which generators are left differ; {'; '.join(self._draws_said())}"
             draws = {"base_draws": self.draws[BASE], "head_draws": self.draws[HEAD]}
@@ -122,9 +126,9 @@ class Chance:
     # -- fixed noise ----------------------------------------------------------------------------------------------
 
     def _noisy_groups(self) -> list[int]:
-        """Groups in which something else than the generators' states differs."""
+        """Groups in which something differs that noise may bear on."""
         places = self.asked["places"]
-        return [n for n, each in enumerate(places) if any(kind != Kind.RNG for kind, _ in each)][:GROUPS]
+        return [n for n, each in enumerate(places) if any(kind not in _NOT_BY_NOISE for kind, _ in each)][:GROUPS]
 
     def _look_at_draws(self) -> None:
         """What each arm draws in a case, when generators' states are all that differs."""
@@ -206,7 +210,7 @@ class Chance:
         if not isinstance(base, Outcome) or not isinstance(head, Outcome):
             return {"call"}
         found = compare(base, head, exceptions=self.unit.options.get("exceptions", "message"))
-        return {general_leaf(item.leaf) for item in found if item.kind != Kind.RNG}
+        return {item.place for item in found if item.kind != Kind.RNG}
 
     # -- the law --------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,8 @@ class Explanation:
     def rules(self) -> None:
         alike = [self.cases[index].axes for index in self.asked["alike"]]
         found = [in_common([self.cases[i].axes for i in group], alike) for group in self.asked["groups"]]
-        self.send({"rules": found})
+        conditions = [[each.condition] if each.condition else [] for each in found]
+        self.send({"rules": [each.rules for each in found], "conditions": conditions})
 
     # -- which changed lines they run -----------------------------------------------------------------------------
 

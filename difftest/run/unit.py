@@ -14,8 +14,7 @@ from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
-from difftest.explain.groups import general_leaf
-from difftest.explain.ladder import evidence, likeness
+from difftest.explain.ladder import change, evidence, likeness
 from difftest.result import MISMATCHES_SHOWN, Kind
 from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 _RAISED = object()  # what no oracle expects
 _OUTCOMES = ("identical", "different", "expected", "unmeasured")
 _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are counted and named by kind
+_WAYS = 200  # ways to differ of which a first example is kept whatever the number of cases
 _REPEATS_ON_DEVICE = 6  # calls of base under each fill before a difference on a device is blamed on head
 
 
@@ -55,7 +55,8 @@ class UnitRun:
         self.mismatches: list[dict[str, Any]] = []
         self.unmeasured: Counter[str] = Counter()
         self.detailed = 0
-        self.told: Counter[tuple[str, str, str, int, bool]] = Counter()
+        self.told: Counter[tuple[str, str, str, str, int, bool]] = Counter()
+        self.ways: set[tuple[str, str, str, str]] = set()
         self.alike: list[int] = []
         self.shaky = {int(index): text for index, text in unit.get("shaky", {}).items()}
         self.sources: Counter[str] = Counter()
@@ -473,13 +474,18 @@ class UnitRun:
             self.counts["outside_contract"] += 1
         self.counts["mismatches"] += len(found)
         alike = [likeness(item, self.target.rows) for item in found]
+        kept = 0
+        detailed = self.detailed < _DETAILED_CASES
+        self.detailed += detailed
         for item, name in zip(found, alike, strict=True):
+            way = (str(item.kind), item.place, str(name), change(item))
             self.kinds[str(item.kind)] += 1
-            self.told[str(item.kind), general_leaf(item.leaf), str(name), index, case.contract] += 1
-        if self.detailed >= _DETAILED_CASES:
-            return
-        self.detailed += 1
-        for item, name in zip(found[:MISMATCHES_SHOWN], alike, strict=False):
+            self.told[*way, index, case.contract] += 1
+            new = way not in self.ways and len(self.ways) < _WAYS
+            if not new and (not detailed or kept >= MISMATCHES_SHOWN):
+                continue
+            self.ways.add(way)
+            kept += 1
             self.mismatches.append(
                 {
                     "number": index,
@@ -496,6 +502,8 @@ class UnitRun:
                     "request": item.index[0] if item.index and root_of(item.leaf) in self.target.rows else None,
                     "detail": [line[:400] for line in item.detail],
                     "likeness": str(name),
+                    "place": item.place,
+                    "change": way[3],
                     **evidence(item),
                 }
             )
@@ -527,7 +535,7 @@ class UnitRun:
                 "slowest": self.slowest,
                 "recorded": self.recordings.flush(),
                 "notes": self.notes + self.recordings.take_notes(),
-                "told": [[*key[:4], count, key[4]] for key, count in self.told.items()],
+                "told": [[*key[:5], count, key[5]] for key, count in self.told.items()],
                 "alike": self.alike,
                 "leaving": leaving,
                 **self.more(),

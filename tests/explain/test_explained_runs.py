@@ -61,7 +61,11 @@ def test_the_differing_cases_their_axes_and_the_lines_that_only_they_ran(tmp_pat
     assert found.verdict == "different"
     (group,) = found.groups
     assert (group.cases, group.leaves, group.likeness) == (3, ("return",), "different")
-    assert group.rules[0] == "all 3 differing cases have scale: half; none of the 3 identical cases has"
+    assert group.condition == 'scale "half"'
+    assert group.rules == ('all 3 differing cases, but none of the 3 identical cases, have scale "half"',)
+    assert [(way.kind, way.place, way.cases) for way in group.ways] == [("value", "return", 3)]
+    assert group.first == found.mismatches[0]
+    assert (group.first.base_hex, group.first.head_hex, group.first.request) == ("0x3f000000", "0x3e800000", 0)
     assert group.lines == ("pack/scale.py:3",)
     assert group.label == "1 rows, half"
     (change,) = found.changes
@@ -89,8 +93,7 @@ def test_two_causes_are_two_groups_and_each_has_its_own_rule_and_lines(tmp_path:
     first, second = run(tmp_path, head).groups
     assert (first.cases, first.kinds, first.lines) == (3, ("value",), ("pack/scale.py:3",))
     assert (second.cases, second.kinds) == (1, ("dtype",))
-    assert first.rules[0].startswith("all 3 differing cases have scale: half;")
-    assert second.rules[0].startswith("the differing case has rows: 3; none of the 2 identical")
+    assert (first.condition, second.condition) == ('scale "half"', 'rows "3"')
 
 
 @pytest.mark.parametrize("death", ["import os; os._exit(3)", "import time; time.sleep(60)"])
@@ -102,3 +105,21 @@ def test_a_call_that_ends_the_process_ends_the_look_for_causes_only(tmp_path: Pa
     assert (found.verdict, found.cases.different) == ("different", 3)
     assert len(found.groups) == 1
     assert any("looking for the cause ended early" in note for note in found.notes)
+
+
+def test_positions_in_a_tuple_tell_groups_apart_and_those_in_a_list_do_not(tmp_path: Path) -> None:
+    base = "def scale(values, scale):\n    return [0] * len(values), (values, values + 0.0)\n"
+    head = base.replace("values + 0.0", "values + 1.0").replace("[0]", "[1 if scale == 'half' else 0]")
+    first, second = run(tmp_path, head, base).groups
+    assert (first.leaves, first.cases) == (("return[1][1]",), 6)
+    assert (second.leaves, second.cases) == (("return[0]",), 3)
+
+
+def test_each_group_has_an_example_however_many_cases_differ_before(tmp_path: Path) -> None:
+    cases = CASES.replace("(1, 2, 3)", "range(1, 240)")
+    head = BASE.replace("values * 0.5", "values * 0.25").replace(
+        "values + 0.0", "values.double() if len(values) == 239 else values + 1.0"
+    )
+    groups = run(tmp_path, head, cases=cases, jobs=1, explain=False).groups
+    assert all(group.first is not None and group.first.kind in group.kinds for group in groups)
+    assert {kind for group in groups for kind in group.kinds} == {"value", "dtype"}

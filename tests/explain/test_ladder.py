@@ -11,8 +11,7 @@ import torch
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Outcome
 from difftest.compare.outcomes import Difference, compare
-from difftest.explain.groups import general_leaf
-from difftest.explain.ladder import ULPS, evidence, likeness
+from difftest.explain.ladder import ULPS, change, evidence, likeness
 from difftest.result import Likeness
 
 
@@ -84,6 +83,20 @@ def test_what_has_no_elements_has_no_evidence() -> None:
     assert set(evidence(difference("one", "other")).values()) == {None, ""}
 
 
-def test_indices_are_left_out_of_a_general_leaf_and_keys_are_not() -> None:
-    assert general_leaf("return[0][3].ids[12]") == "return[][].ids[]"
-    assert general_leaf("return[sampled][0]") == "return[sampled][]"
+def test_a_place_keeps_positions_in_tuples_and_keys_but_not_positions_in_lists() -> None:
+    assert difference([[1.5], [2.5]], [[1.5], [3.5]]).place == "return[*][*]"
+    assert difference(([1.5], {"ids": [0.5]}), ([1.5], {"ids": [1.5]})).place == "return[1]['ids'][*]"
+    assert difference({0: "a", 1: "b"}, {0: "a", 1: "c"}).place == "return[*]"
+    assert difference((0.5,) * 20, (*(0.5,) * 19, 1.5)).place == "return[*]"
+    assert difference("a", "b").place == "return"
+
+
+def test_what_becomes_what_is_said_of_exceptions_and_dtypes() -> None:
+    raised = compare(
+        Outcome(None, ("IndexError", "index 7 is out of bounds"), (), (), None, ()),
+        Outcome(Freezer()(1), None, (), (), None, ()),
+    )[0]
+    assert change(raised) == "base raises IndexError, head returns"
+    halves = difference(np.zeros(2, np.float16), np.zeros(2, np.float32))
+    assert change(halves) == "float16 in base, float32 in head"
+    assert change(difference([1.5], [2.5])) == ""

@@ -10,20 +10,60 @@ from report_results import DIFFERENT, run
 from rich.console import Console
 
 from difftest.reports import markdown, terminal
-from difftest.reports.causes import change_lines, class_words, group_title
-from difftest.result import Change, ChangedLine, Group, TargetResult
+from difftest.reports.causes import (
+    both_values,
+    cause_words,
+    change_lines,
+    class_words,
+    differ_words,
+    further_detail,
+    group_title,
+    legend,
+    line_ranges,
+    telling_changes,
+    ulp_words,
+)
+from difftest.result import Change, ChangedLine, Group, Mismatch, TargetResult, Way
 
+FIRST = Mismatch(
+    case="5d41402abc4b2a76",
+    kind="value",
+    leaf="return[3]",
+    index=(1, 0),
+    base="0.5",
+    head="0.25",
+    count=3,
+    contract=True,
+    size=64,
+    label="batch 4, temperature 0",
+    request=1,
+    detail=(
+        "bits 0x3f000000 against 0x3e800000",
+        "8388608 ulp apart",
+        "base ... 1  0.5",
+        "the oracle agrees with base",
+    ),
+    byte=16,
+    base_hex="0x3f000000",
+    head_hex="0x3e800000",
+    ulp=8388608.0,
+    ulp_largest=8388609.0,
+    place="return[*]",
+)
 GROUP = Group(
-    kinds=("value",),
-    leaves=("return[]",),
+    kinds=("value", "rng"),
+    leaves=("return[*]", "rng.torch"),
     likeness="same under fixed noise",
     cases=12,
-    mismatches=12,
+    mismatches=20,
     example="5d41402abc4b2a76",
     label="batch 4, temperature 0",
     outside_contract=3,
-    rules=("all 12 differing cases have temperature: 0; none of the 386 identical cases has",),
+    rules=('all 12 differing cases, but none of the 386 identical cases, have temperature "0"',),
+    condition='temperature "0"',
     lines=("vllm/a.py:12",),
+    ways=(Way("value", "return[*]", "different", "", 12, 12), Way("rng", "rng.torch", "different", "", 8, 8)),
+    first=FIRST,
 )
 CHANGE = Change(
     symbol="vllm.a:f",
@@ -59,32 +99,110 @@ def shown(target: TargetResult, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["markdown", "terminal"])
-def test_a_reader_finds_group_rule_lines_noise_and_law(kind: str) -> None:
-    text = shown(FOUND, kind).replace("`", "")
+def test_a_reader_finds_cause_group_example_lines_noise_and_law(kind: str) -> None:
+    text = " ".join(shown(FOUND, kind).replace("`", "").split())
     for said in (
-        "12 cases: value at return[] (same under fixed noise), 3 outside the contract",
-        "all 12 differing cases have temperature: 0; none of the 386 identical cases has",
-        "vllm/a.py:12",
-        "case 5d41402abc4b2a76, batch 4, temperature 0",
+        'Cases with temperature "0" differ, and no identical case is like that: return[*]: values differ but agree',
+        "only differing cases run vllm/a.py:12 of it",
+        "12 cases: return[*]: values differ but agree when both versions draw the same noise; in 8 of them also",
+        "3 of the 12 cases are outside the contract",
+        'all 12 differing cases, but none of the 386 identical cases, have temperature "0"',
+        "for example return[3][1, 0], request 1",
+        "0.5 (0x3f000000)",
+        "8.4e06 ulp apart, largest 8.4e06; 3 of 64 elements differ (4.69 %), the first at byte 16",
+        "the oracle agrees with base",
+        "5d41402abc4b2a76, batch 4, temperature 0, inside the contract",
         "all cases agree; base draws 8 numbers",
         "least p 0.4",
-        "changed vllm.a:f, vllm/a.py",
+        "f, vllm/a.py",
         "and 7 more lines",
-        "2 differing and 5 identical ones",
+        "2 differing cases and 5 identical cases",
     ):
-        assert said in text
+        assert said in text, said
+
+
+def test_in_markdown_the_cause_and_the_example_are_not_folded_away() -> None:
+    text = shown(FOUND, "markdown")
+    openly = text[: text.index("<details>")]
+    for said in ("**Likely cause.**", "**1. 12 cases", "0x3f000000", "+! 12", "**Fixed noise.**"):
+        assert said in openly
+    assert "**1. value** at" not in openly
 
 
 def test_changed_lines_are_a_diff_with_marks_numbers_and_gaps() -> None:
     assert list(change_lines(CHANGE, 100)) == [
-        "     11      x = 1",
-        "-!   11      return x",
-        "+!   12      return -x  # `code` <b> @me",
+        "   11  x = 1",
+        "-! 11  return x",
+        "+! 12  return -x  # `code` <b> @me",
         "  ...",
-        " x   41      y = 2",
+        "   41  y = 2",
         "  and 7 more lines",
     ]
     assert list(change_lines(CHANGE, 1))[-1] == "  and 10 more lines"
+
+
+def changed(symbol: str, *lines: ChangedLine) -> Change:
+    return Change(f"vllm.a:{symbol}", "changed", "vllm/a.py", "vllm/a.py", lines)
+
+
+def added(number: int, ran: str, text: str = "x") -> ChangedLine:
+    return ChangedLine("+", None, number, text, ran)
+
+
+def test_of_long_changes_the_lines_that_only_differing_cases_ran_come_first() -> None:
+    long = changed("f", *(added(n, "both") for n in range(1, 60)))
+    telling = changed("g", *(added(n, "differing" if n == 150 else "both") for n in range(100, 200)))
+    target = replace(FOUND, changes=(long, telling))
+    (shown,) = telling_changes(target, 20)
+    assert (shown.symbol, [line.head for line in shown.lines], shown.cut) == ("vllm.a:g", [148, 149, 150, 151, 152], 95)
+    assert telling_changes(target, 1_000) == [telling, long]
+    unmarked = replace(FOUND, changes=(replace(long, lines=tuple(added(n, "") for n in range(1, 60))),))
+    assert [len(change.lines) for change in telling_changes(unmarked, 20)] == [20]
+
+
+def test_the_cause_names_no_more_than_was_seen() -> None:
+    group = replace(GROUP, condition="", rules=(), likeness="different", lines=())
+    one = changed("f", added(5, "both"), added(6, "both"))
+    plainly = replace(FOUND, groups=(group,), fixed_noise={}, distribution={}, changes=(one,))
+    assert cause_words(plainly) == (
+        "In all 12 differing cases: return[*]: values differ; and 1 more way. "
+        "The only changed definition is f (vllm/a.py:5-6)."
+    )
+    other = changed("g", added(50, "none"))
+    assert cause_words(replace(plainly, changes=(one, other))).endswith(
+        "Of the 2 changed definitions these cases run 1, and by identical ones: f (vllm/a.py:5-6)."
+    )
+    untraced = replace(plainly, traced={}, changes=(changed("f", added(5, "")), changed("g", added(50, ""))))
+    assert cause_words(untraced).endswith("2 definitions changed: f (vllm/a.py:5); g (vllm/a.py:50).")
+    assert "12 of the 20 differing cases" in cause_words(
+        replace(plainly, cases=replace(plainly.cases, different=20), groups=(group, group))
+    )
+
+
+def test_lines_that_all_traced_cases_ran_are_not_said_to_be_run_by_differing_cases_only() -> None:
+    target = replace(FOUND, traced={"differing": 2}, changes=(changed("f", added(5, "run")),))
+    assert "only differing cases" not in cause_words(target)
+    assert legend(target) == ""
+
+
+def test_neighbouring_lines_are_one_range() -> None:
+    assert line_ranges(["b.py:9", "a.py:3", "a.py:1", "a.py:2", "a.py:7"]) == ["b.py:9", "a.py:1-3, 7"]
+    assert line_ranges([f"a.py:{2 * n}" for n in range(1, 9)]) == ["a.py:2, 4, 6, 8, 10, 12 and 2 more"]
+
+
+def test_numbers_are_said_with_their_bits_and_texts_are_not() -> None:
+    assert both_values(FIRST, 100) == ("0.5 (0x3f000000)", "0.25 (0x3e800000)")
+    assert both_values(replace(FIRST, base_hex="", head_hex=""), 100) == ("0.5", "0.25")
+    assert ulp_words(replace(FIRST, ulp=None)) == ""
+    assert ulp_words(replace(FIRST, ulp=2.0, count=1)) == "2 ulp apart"
+    assert further_detail(FIRST) == ["around it in base: 1  0.5", "the oracle agrees with base"]
+    assert further_detail(replace(FIRST, ulp=None, base_hex=""), neighbours=False) == [
+        "bits 0x3f000000 against 0x3e800000", "8388608 ulp apart", "the oracle agrees with base",
+    ]  # fmt: skip
+
+
+def test_how_many_cases_differ_of_how_many() -> None:
+    assert differ_words(DIFFERENT) == "12 of 400 cases differ, 9 cases inside the contract, 3 outside"
 
 
 def test_code_in_markdown_stays_inside_its_fence() -> None:
@@ -103,6 +221,11 @@ def test_the_class_is_said_where_it_says_more_than_the_kind() -> None:
     assert class_words(replace(mismatch, kind="sign-of-zero", likeness="sign of zero")) == "sign-of-zero"
 
 
-def test_many_leaves_are_counted() -> None:
-    title = group_title(replace(GROUP, leaves=tuple("abcdefg"), outside_contract=12))
-    assert title == "12 cases: value at a, b, c, d and 3 more (same under fixed noise), all outside the contract"
+def test_many_ways_are_counted() -> None:
+    ways = tuple(Way("value", name, "ulp", "", 12, 12) for name in "abcdefg")
+    title = group_title(replace(GROUP, ways=ways, likeness="ulp", outside_contract=12))
+    few = "by a few units in the last place"
+    assert title == (
+        f"12 cases: a: values differ {few}; b: values differ {few}; c: values differ {few}; and 4 more ways; "
+        "all outside the contract"
+    )

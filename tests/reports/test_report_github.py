@@ -46,7 +46,7 @@ def test_different_unmeasured_and_expected_have_their_levels_and_places() -> Non
         ("warning", "vllm/v1/sample/logits_processor.py", "difftest: unmeasured: v1.min_p"),
         ("notice", "vllm/v1/sample/ops/bad_words.py", "difftest: expected: v1.bad_words"),
     ]
-    assert "first: value at return[1, 3], request 1\nbase -1.5\nhead -1.4999999" in found[0][2]
+    assert "for example value at return[1, 3], request 1\nbase -1.5\nhead -1.4999999" in found[0][2]
     assert "9 cases inside the contract, 3 outside" in found[0][2]
 
 

@@ -34,9 +34,9 @@ def loose_text(markdown: str) -> str:
         elif token.type in ("text", "text_special") and not inside:
             out.append(token.content)
         elif token.type == "html_block":
-            assert re.fullmatch(
-                r"</details>\n?|<details><summary><code>[^<>]*</code>[^<>]*</summary>\n?", token.content
-            ), token.content
+            assert re.fullmatch(r"</details>\n?|<details><summary>\d+ [a-z0-9 ,]+</summary>\n?", token.content), (
+                token.content
+            )
     return "".join(out)
 
 
@@ -66,7 +66,7 @@ def test_every_table_row_has_the_cells_of_its_head(result: RunResult) -> None:
         width = width or cells
         rows += 1
         assert cells == width, line
-    assert rows > 8
+    assert rows > 6
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,12 @@ def test_it_has_what_a_reviewer_asks_for() -> None:
         "dirty `yes`",
         "### What was compared",
         "### Not measured",
-        "### Stand-ins",
-        "### Adapters",
-        "### Modes",
-        "### A/A control",
+        "### How it ran",
+        "**Stand-ins**",
+        "**Adapters**",
+        "**Modes**",
+        "**A/A control**",
+        "**Both raise alike**",
         "says nothing about races or GPU numerics",
         "```sh\ndifftest run --base main --head WORKTREE\n```",
         "base bytes 00 00 c0 bf, head bytes ff ff bf bf",
@@ -150,15 +152,16 @@ def test_it_has_what_a_reviewer_asks_for() -> None:
 def test_it_is_cut_by_whole_entries_with_a_count(targets: int, length: int) -> None:
     markdown = render(large(targets=targets, cases=100_000, text=length))
     assert len(markdown.encode()) <= LIMIT
-    assert markdown.count("<details>") == markdown.count("</details>") > 0
+    assert markdown.count("<details>") == markdown.count("</details>")
     assert markdown.count("```") % 2 == 0
     assert markdown.rstrip().endswith("```")
-    shown = markdown.count("<details>")
+    shown = markdown.count("\n#### ")
+    assert shown > 5
     if shown < targets:
         assert f"and {targets - shown} more targets with mismatches" in markdown
-    each = re.findall(r"and (\d+) more mismatches", markdown)
+    each = re.findall(r"and (\d+) more mismatches|^(\d+) mismatches: ", markdown, re.M)
     entries = len(re.findall(r"^\*\*\d+\. ", markdown, re.M))
-    assert entries + sum(map(int, each)) == 500 * shown
+    assert entries + sum(int(more or every) for more, every in each) == 500 * shown
     assert "### How to repeat it" in markdown
 
 

@@ -42,6 +42,7 @@ def test_nothing_that_matters_is_lost_by_width(width: int) -> None:
         "1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d",
         "77aa88bb99cc00dd11ee22ff33004455667788aa",
         "dirtyyes",
+        "v1.penalties:12of400casesdiffer,9casesinsidethecontract,3outside",
         "return[1,3],request1:value",
         "-1.4999999",
         "basebytes0000c0bf,headbytesffffbfbf",
@@ -122,4 +123,4 @@ def test_progress_ends_when_the_run_is_interrupted() -> None:
 
 
 def test_one_line_tells_a_run_of_one_target() -> None:
-    assert "v1.parse_output  2560 cases: 2560 identical  eager" in shown(run(EXECUTED))
+    assert "v1.parse_output  2560 cases: 2560 identical\n" in shown(run(EXECUTED))
