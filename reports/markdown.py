@@ -208,8 +208,13 @@ def _targets(result: RunResult) -> str:
     shown = [t for t in targets if t not in folded]
     parts = [_target_table(shown, result, TABLE_BYTES)] if shown else []
     if folded:
-        table = _target_table(folded, result, FOLDED_BYTES)
-        parts.append(_folded(f"{plural(len(folded), 'identical target')}", table))
+        executed = [t for t in folded if t.cases.executed]
+        same = [code(label(t, result), 120) for t in folded if not t.cases.executed]
+        listed, cut = _fit(same, FOLDED_BYTES // 2)
+        inside = [_target_table(executed, result, FOLDED_BYTES)] if executed else []
+        more = f" and {cut} more" if cut else ""
+        inside += [f"The same code, not executed: {', '.join(listed)}{more}."] if same else []
+        parts.append(_folded(plural(len(folded), "identical target"), "\n\n".join(inside)))
     return "\n\n".join(parts)
 
 

@@ -14,6 +14,9 @@ from difftest.result import CONTEXT_LINES, Change, ChangedLine
 Read = Callable[[str], bytes | None]
 """The text of a file of a tree."""
 
+RUN_BY_LOADING = ("def ", "async def ", "class ", "@", "import ", "from ")
+"""Begin lines that run when code is lifted, which the first case that needs it does."""
+
 LINES_SHOWN = 600
 """Lines of one target's changes that a result holds."""
 
@@ -81,8 +84,9 @@ def marked(
         return "run" if found == "differing" and not apart else found
 
     def mark(change: Change, line: ChangedLine) -> ChangedLine:
-        if not line.text.strip() or line.text.lstrip().startswith("#"):
-            return line  # nothing there that could run
+        text = line.text.strip()
+        if not text.strip("()[]{},") or text.startswith("#") or text.startswith(RUN_BY_LOADING):
+            return line  # nothing there that could run, or that runs before any case
         if line.head is not None:
             return replace(line, ran=who(ran.get("head", {}).get(change.head_path, {}).get(line.head, "none")))
         return replace(line, ran=who(ran.get("base", {}).get(change.base_path, {}).get(line.base or 0, "none")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -12,6 +13,8 @@ from difftest.compare.arrays import Elements, ulps
 from difftest.compare.outcomes import Difference
 from difftest.result import Kind, Likeness
 
+_SORT = re.compile(r"(?:tensor|ndarray) \S+|[A-Za-z_][\w.]*(?= \[| of |$)")
+_NUMBER = re.compile(r"[-+.\d]\S*|nan|-?inf")
 ULPS = 16
 """Values at most so many units in the last place apart, in every differing element, are of class `ulp`."""
 
@@ -43,7 +46,18 @@ def change(item: Difference) -> str:
     """What becomes what, where a kind of difference has few such changes, each with a cause of its own."""
     if item.kind is Kind.EXCEPTION:
         return ", ".join(f"{arm} {_outcome(text)}" for arm, text in (("base", item.base), ("head", item.head)))
+    if item.kind is Kind.TYPE:
+        base, head = _sort(item.base), _sort(item.head)
+        return f"{base} in base, {head} in head" if base != head else ""
     return f"{item.base} in base, {item.head} in head" if item.kind is Kind.DTYPE else ""
+
+
+def _sort(text: str) -> str:
+    """`tensor int64` of `tensor int64 [3]`, `list` of `list [1, 2]`, `number` of a number."""
+    if _NUMBER.fullmatch(text):
+        return "number"
+    found = _SORT.match(text)
+    return found[0] if found is not None else "value"
 
 
 def _outcome(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from difftest.explain.changes import closure_changes, lines_to_trace, marked
+from difftest.explain.changes import RUN_BY_LOADING, closure_changes, lines_to_trace, marked
 from difftest.explain.groups import CaseGroup, case_groups, signatures
 from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Change, Group, Kind, Mismatch, TargetResult, Way
 from difftest.run.plan import ArmSource, Planned
@@ -18,9 +18,6 @@ LEAST_SECONDS = 0.5
 
 _FOR_ORDER = ("number", "drawn", "change")
 """What is told of a mismatch beside the mismatch: its case's number, whether that was drawn, its way's change."""
-
-_RUN_BY_LOADING = ("def ", "async def ", "class ", "@", "import ", "from ")
-"""Begin lines that run when code is lifted, which the first case that needs it does."""
 
 
 @dataclass
@@ -89,7 +86,7 @@ def _told(units: Sequence[Unit]) -> list[tuple[object, ...]]:
 def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Change], seconds: float) -> dict[str, Any]:
     added: dict[str, list[int]] = {}
     for change in changes:
-        lines = [x for x in change.lines if x.sign == "+" and not x.text.lstrip().startswith(_RUN_BY_LOADING)]
+        lines = [x for x in change.lines if x.sign == "+" and not x.text.lstrip().startswith(RUN_BY_LOADING)]
         added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
     return {
         "groups": [[i for i in _in_order(g) if i >= 0] for g in groups[:GROUPS_SHOWN]],

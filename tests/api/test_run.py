@@ -202,8 +202,8 @@ def test_lines_without_coverage_py_is_refused(options: api.RunOptions, monkeypat
 
 
 def test_each_kind_and_place_is_shown_before_a_second_of_any() -> None:
-    many = [{"kind": "value", "leaf": f"logits[{n}]", "number": n} for n in range(40)]
-    rare = {"kind": "rng", "leaf": "rng.torch", "number": 40}
+    many = [{"kind": "value", "leaf": f"logits[{n}]", "place": "logits[*]", "number": n} for n in range(40)]
+    rare = {"kind": "rng", "leaf": "rng.torch", "place": "rng.torch", "number": 40}
     shown = api._shown([*many, rare])
     assert len(shown) == 20
     assert shown[0] == many[0] and shown[-1] == rare

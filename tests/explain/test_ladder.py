@@ -100,3 +100,17 @@ def test_what_becomes_what_is_said_of_exceptions_and_dtypes() -> None:
     halves = difference(np.zeros(2, np.float16), np.zeros(2, np.float32))
     assert change(halves) == "float16 in base, float32 in head"
     assert change(difference([1.5], [2.5])) == ""
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "said"),
+    [
+        (np.zeros(2, np.int32), [0, 0], "ndarray int32 in base, list in head"),
+        (torch.zeros(2, 3), None, "tensor float32 in base, None in head"),
+        (3, torch.zeros(()), "number in base, tensor float32 in head"),
+        (3, "three", "number in base, value in head"),
+        ({"a": 1}, True, "dict in base, True in head"),
+    ],
+)
+def test_the_sort_of_thing_is_said_where_types_differ(base: object, head: object, said: str) -> None:
+    assert change(difference(base, head)) == said
