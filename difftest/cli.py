@@ -12,6 +12,7 @@ import click
 import difftest
 from difftest.errors import DifftestError
 
+_WRITES = ("--format", "--write-expect")
 _TREE = "a revision, WORKTREE, a folder, a wheel or sdist file, or pypi:NAME==VERSION"
 
 
@@ -84,8 +85,8 @@ def run(
     from rich.console import Console
 
     from difftest import api
-    from difftest.expect import draft
-    from difftest.output import Formats, Progress, show, write_text
+    from difftest.expect import draft, drafted
+    from difftest.output import Formats, Progress, show, stdout, write_text
 
     outputs = Formats.parse(formats)
     base = options.pop("base")
@@ -98,15 +99,18 @@ def run(
         cases=tuple(k for k in (cases or "").split(",") if k),
         contract="inside" if contract_only else "all",
         explain=not no_explain,
-        command=shlex.join(["difftest", *sys.argv[1:]]),
+        command=_command(),
         **options,
     )
     with Progress(Console(stderr=True)) as progress:
         result = api.run(request, progress)
-    show(result, Console())
+    show(result, stdout())
     outputs.write(result)
     if write_expect is not None:
         write_text(write_expect, draft(result))
+        count = len(drafted(result))
+        entries = f"{count} {'entry' if count == 1 else 'entries'}"
+        click.echo(f"draft of {entries} written to {write_expect}; give each its reason", err=True)
     return result.exit_code
 
 
@@ -130,14 +134,14 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
     """Make the captured calls of a live engine again on both versions, from the recorded state."""
     from rich.console import Console
 
-    from difftest.output import Formats, Progress, show, show_replay
+    from difftest.output import Formats, Progress, show, show_replay, stdout
     from difftest.record.replay import replay as replayed
 
     outputs = Formats.parse(formats)
     with Progress(Console(stderr=True)) as progress:
-        result = replayed(captures, observer=progress, command=shlex.join(["difftest", *sys.argv[1:]]), **options)
-    show_replay(result, Console())
-    show(result, Console())
+        result = replayed(captures, observer=progress, command=_command(), **options)
+    show_replay(result, stdout())
+    show(result, stdout())
     outputs.write(result)
     return result.exit_code
 
@@ -181,7 +185,7 @@ def bench(
     if base is None:
         heads = heads or ("HEAD",)
         base = api.merge_base_of(heads, options["repo"])
-    command = shlex.join(["difftest", *sys.argv[1:]])
+    command = _command()
     request = BenchOptions(base=base, heads=heads, max_regression=limit, command=command, **options)
     with BenchProgress(Console(stderr=True)) as progress:
         result = timed(request, progress)
@@ -197,14 +201,13 @@ def bench(
 @click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write the result as JSON.")
 def pairs(files: tuple[Path, ...], drop_first: bool, metrics: tuple[str, ...], formats: tuple[str, ...]) -> int:
     """Judge end-to-end results made elsewhere as pairs: an effect inside the spread is flat, not a win."""
-    from rich.console import Console
 
-    from difftest.output import json_path
+    from difftest.output import json_path, stdout
     from difftest.timing.pairs import judge_pairs, read_runs
     from difftest.timing.show import show_pairs
 
     path = json_path(formats)
-    show_pairs(judge_pairs(read_runs(files), drop_first=drop_first, metrics=metrics), Console(), path)
+    show_pairs(judge_pairs(read_runs(files), drop_first=drop_first, metrics=metrics), stdout(), path)
     return 0
 
 
@@ -225,11 +228,10 @@ def capture(command: tuple[str, ...], out: Path | None, shown: Path | None, **op
     if shown is not None:
         if command or out is not None:
             raise click.UsageError("--show stands alone: difftest capture --show DIR.")
-        from rich.console import Console
 
-        from difftest.output import show_capture
+        from difftest.output import show_capture, stdout
 
-        show_capture(recording.show(shown), Console())
+        show_capture(recording.show(shown), stdout())
         return 0
     if out is None:
         raise click.UsageError("capture needs --out DIR, a new folder: difftest capture --out DIR -- COMMAND...")
@@ -251,15 +253,14 @@ def capture(command: tuple[str, ...], out: Path | None, shown: Path | None, **op
 @click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write the list as JSON.")
 def targets(formats: tuple[str, ...], **options: Any) -> int:
     """List the catalog; with trees, what each target reaches and what a change affects."""
-    from rich.console import Console
 
-    from difftest.output import json_path, show_survey
+    from difftest.output import json_path, show_survey, stdout
     from difftest.survey import survey
 
     if options["head"] and not options["base"]:
         raise click.UsageError("--head needs --base.")
     path = json_path(formats)
-    show_survey(survey(**options), Console(), path)
+    show_survey(survey(**options), stdout(), path)
     return 0
 
 
@@ -281,11 +282,11 @@ def extract(tree: str, target: str, repo: Path | None) -> int:
 )
 def demo(keep: Path | None) -> int:
     """The whole job on trees that the package carries; offline, in seconds."""
-    from rich.console import Console
 
     from difftest.demo.show import demo as show_demo
+    from difftest.output import stdout
 
-    return show_demo(Console(), keep)
+    return show_demo(stdout(), keep)
 
 
 @cli.command()
@@ -299,14 +300,13 @@ def demo(keep: Path | None) -> int:
 @click.option("--format", "formats", multiple=True, metavar="json:PATH", help="Write all results as JSON.")
 def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any) -> int:
     """Compare every commit of a range that touches a target with its parent."""
-    from rich.console import Console
 
     from difftest import api
-    from difftest.output import json_path, show_sweep
+    from difftest.output import json_path, show_sweep, stdout
     from difftest.sweep import sweep as swept
 
     path = json_path(formats)
-    return show_sweep(swept(api.RunOptions(base="", heads=("",), **options), revisions, engine), Console(), path)
+    return show_sweep(swept(api.RunOptions(base="", heads=("",), **options), revisions, engine), stdout(), path)
 
 
 @cli.command()
@@ -327,14 +327,25 @@ def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 def bisect(good: str, bad: str, **options: Any) -> int:
     """Find the first commit at which a case's outcome changes. Exit code 1 when there is one."""
-    from rich.console import Console
 
     from difftest import api
     from difftest.bisect import bisect as bisected
-    from difftest.output import show_bisection
+    from difftest.output import show_bisection, stdout
 
     request = api.RunOptions(base="", heads=("",), **options)
-    return show_bisection(bisected(request, good, bad, lambda line: click.echo(line, err=True)), Console())
+    return show_bisection(bisected(request, good, bad, lambda line: click.echo(line, err=True)), stdout())
+
+
+def _command() -> str:
+    """The command line for a report, without the files that it was asked to write."""
+    words = iter(sys.argv[1:])
+    kept = ["difftest"]
+    for word in words:
+        if word in _WRITES:
+            next(words, None)
+        elif not word.startswith(tuple(f"{name}=" for name in _WRITES)):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def main() -> None:

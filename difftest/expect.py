@@ -18,6 +18,7 @@ case `different`. An entry that matched nothing, or has expired, fails the run: 
 from __future__ import annotations
 
 import fnmatch
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,32 +124,32 @@ def unused(entries: Sequence[Expectation], used: set[int], executed: Sequence[st
 
 def draft(result: RunResult) -> str:
     """A manifest that expects what a run found, to be narrowed and given reasons by its author."""
-    seen: dict[tuple[str, str, str], int] = {}
-    for target in result.targets:
-        for item in target.mismatches:
-            key = (target.name, _general(item.leaf), item.kind)
-            seen[key] = seen.get(key, 0) + 1
     lines = ["# Drafted from a run. Say why in each reason, narrow `case`, and delete what is not meant."]
-    for (name, leaf, kind), count in seen.items():
+    for name, place, kind, said in drafted(result):
         lines += [
             "",
             "[[expect]]",
             f"target = {_quoted(name)}",
-            f"leaf = {_quoted(leaf)}",
+            f"leaf = {_quoted(place)}",
             f"kind = {_quoted(kind)}",
-            f'reason = ""  # {count} of the mismatches shown',
+            f'reason = ""  # {said}',
         ]
     return "\n".join(lines) + "\n"
 
 
-def _general(leaf: str) -> str:
-    """`return[0][12]` as `return[0]*`: the place without the row."""
-    head, bracket, _ = leaf.partition("[")
-    if not bracket:
-        return leaf
-    first = leaf[: leaf.index("]") + 1] if "]" in leaf else head
-    return leaf if first == leaf else f"{first}*"
+def drafted(result: RunResult) -> list[tuple[str, str, str, str]]:
+    """What a draft expects: target, place, kind, and in words in which cases it was found; the most cases first."""
+    seen: dict[tuple[str, str, str], list[str]] = {}
+    for target in result.targets:
+        for group in target.groups:
+            where = f" with {group.condition}" if group.condition else ""
+            for way in group.ways:
+                seen.setdefault((target.name, way.place, way.kind), []).append(f"{way.cases} cases{where}")
+        for item in target.mismatches:
+            seen.setdefault((target.name, item.place or item.leaf, item.kind), [])
+    return [(*key, " ".join("; ".join(said).split())) for key, said in seen.items()]
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """`text` as a TOML string: as in JSON, which escapes what TOML does, except for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

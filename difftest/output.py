@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from difftest.survey import TargetSurvey
 from difftest.sweep import SCHEMA, SweptCommit, overall
 from difftest.timing.result import BenchResult
 from difftest.trees.cache import write_atomic
+
+UNWRAPPED = 100_000
+"""Columns of what is no terminal."""
 
 ABSENT_EXPLAINED = 10
 """Targets that the trees do not have, up to which `difftest targets` says of each which symbols were looked for."""
@@ -73,6 +77,12 @@ def write_text(path: Path, text: str) -> None:
         write_atomic(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def stdout() -> Console:
+    """The console of stdout. Lines are wrapped for a person's terminal only: what is piped is read by programs, too."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNWRAPPED)
 
 
 def show(result: RunResult, console: Console) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Verdict
 
-_NOT_MEASURED = re.compile(r"\d+ cases? not measured: (.*)", re.DOTALL)
+_NOT_MEASURED = re.compile(r"(\d+) cases? not measured: (.*)", re.DOTALL)
 INTERPRETER = "triton-interpreter"
 NOT_EXECUTED = "not executed"
 INTERPRETER_LIMIT = "says nothing about races or GPU numerics"
@@ -191,7 +191,8 @@ def why_unmeasured(target: TargetResult) -> str:
         return f"{target.cases.unmeasured} of {total(target.cases)} cases: {reason}" if partly else reason
     if target.cases.unmeasured:
         cases = f"{target.cases.unmeasured} of {total(target.cases)} cases"
-        why = "; ".join(found[1] for note in target.notes if (found := _NOT_MEASURED.fullmatch(note)))
+        found = [match for note in target.notes if (match := _NOT_MEASURED.fullmatch(note))]
+        why = "; ".join(f"{each[2]} ({each[1]})" if len(found) > 1 else each[2] for each in found)
         return f"{cases}: {why or 'base was not deterministic, or both arms failed alike'}"
     return ""
 
@@ -244,6 +245,8 @@ def note_lines(result: RunResult) -> list[str]:
     shared: dict[str, list[str]] = {}
     for target in result.targets:
         for text in target.notes:
+            if target.verdict != Verdict.UNMEASURED and _NOT_MEASURED.fullmatch(text):
+                continue  # said where it is said what was not measured
             shared.setdefault(text, []).append(label(target, result))
     own = [f"{_some(names)}: {plain(text, 400)}" for text, names in shared.items()]
     return [plain(text, 400) for text in result.notes] + own

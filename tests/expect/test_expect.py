@@ -12,6 +12,7 @@ from difftest import api
 from difftest.demo import make_repository
 from difftest.errors import UsageError
 from difftest.expect import Expectation, draft, load
+from difftest.result import Identity, Mismatch, RunResult, TargetResult
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,22 @@ def test_a_drafted_manifest_names_what_was_found(options: api.RunOptions, tmp_pa
         load(manifest(tmp_path, text))
     entries = load(manifest(tmp_path, text.replace('reason = ""', 'reason = "meant"')))
     assert all(entry.leaf.startswith("return") for entry in entries)
+
+
+def test_what_was_drafted_and_given_reasons_covers_the_run_it_came_from(
+    options: api.RunOptions, tmp_path: Path
+) -> None:
+    text = draft(api.run(options)).replace('reason = ""', 'reason = "meant"')
+    assert api.run(replace(options, expect=manifest(tmp_path, text))).verdict == "expected"
+
+
+def test_a_drafted_manifest_is_toml_whatever_a_place_is_called(tmp_path: Path) -> None:
+    place = "return['a\\nb\"\n\x00\x7f é']"
+    mismatch = Mismatch("c", "value", place, (), "1", "2", 1, True)
+    target = TargetResult("user.t", "h", {}, "different", mismatches=(mismatch,))
+    identity = Identity("b", "git", "b")
+    text = draft(RunResult("different", identity, (identity,), {}, (target,), {})).replace('= ""', '= "meant"')
+    assert [entry.leaf for entry in load(manifest(tmp_path, text))] == [place]
 
 
 @pytest.mark.parametrize(
