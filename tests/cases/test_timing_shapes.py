@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from difftest.call.values import case_id
-from difftest.cases.shapes import VOCABULARIES
+from difftest.cases.shapes import BATCHES, DRAFTS, VOCABULARIES
 from difftest.catalog import case_modules, load_targets
 from difftest.target import Shape, Target
 from difftest.timing.worker import _bytes
@@ -29,6 +29,22 @@ def test_the_grid_of_parse_output_has_90_shapes() -> None:
     grid = _shapes(TARGETS["v1.parse_output"], "grid")
     axes = {(s.axes["batch"], s.axes["max_spec_len"], s.axes["acceptance"]) for s in grid}
     assert len(grid) == len(axes) == 90
+
+
+def test_every_target_can_be_timed_from_one_request_to_a_full_server() -> None:
+    """Batch 1 to 512 by the vocabularies by the drafts, where a target has them, up to what a call may take."""
+    assert len(TARGETS) > 100
+    to_the_full = 0
+    for name, target in TARGETS.items():
+        grid = _shapes(target, "grid")
+        batches, vocabularies, drafts = (
+            {shape.axes.get(axis) for shape in grid} for axis in ("batch", "vocabulary", "max_spec_len")
+        )
+        assert vocabularies in ({None}, set(VOCABULARIES)), name
+        assert drafts in ({None}, set(DRAFTS)), name
+        assert len(batches) == 1 or (min(batches) == 1 and len(grid) >= 8), name
+        to_the_full += batches == set(BATCHES)
+    assert to_the_full > len(TARGETS) / 2
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

@@ -121,8 +121,8 @@ _FAULTS: dict[str, tuple[str, str, set[str]]] = {
 }  # fmt: skip
 
 
-def _compare(release: Path, heads: dict[str, str], folder: Path) -> dict[str, TargetResult]:
-    """Results by head name, of one run with all heads."""
+def write_heads(release: Path, heads: dict[str, str], folder: Path) -> list[str]:
+    """A copy of the release for each head, with the head's function in place of the release's; their folders."""
     specs = []
     for name, source in heads.items():
         head = folder / name
@@ -131,6 +131,12 @@ def _compare(release: Path, heads: dict[str, str], folder: Path) -> dict[str, Ta
         text = (path := head / "vllm/v1/sample/rejection_sampler.py").read_text()
         path.write_text(text.replace("import torch\n", "import numpy as np\nimport torch\n", 1))
         specs.append(str(head))
+    return specs
+
+
+def _compare(release: Path, heads: dict[str, str], folder: Path) -> dict[str, TargetResult]:
+    """Results by head name, of one run with all heads."""
+    specs = write_heads(release, heads, folder)
     result = api.run(api.RunOptions(base=str(release), heads=tuple(specs), targets=("v1.parse_output",)))
     return {Path(target.head).name: target for target in result.targets}
 
