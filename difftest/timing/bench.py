@@ -41,12 +41,13 @@ SHAPE_LISTS = ("grid", "quick")
 AGAIN = "again"
 """Label of the second loading of base."""
 
-LOOKS = (4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50)
+LOOKS = (4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80)
 """Numbers of layouts at which a verdict is asked for; the last is the most that is measured."""
 
 FLOOR_LAYOUTS = 4
-QUADS_FIRST, QUADS_LATER = 4, 12
-"""Quads of a layout: few while most shapes settle, more for those that are close."""
+QUADS = {"cpu": (4, 12, 24), "cuda": (12, 24, 48)}
+"""Quads of a layout: few while most shapes settle, more for those that are close, and still more for these where pairs
+vary so much that layouts differ by little else. Where loading takes seconds, more of all."""
 
 JOB_SECONDS = 0.25
 """Time to measure one shape in one layout, where calls are long; at least two quads are measured all the same."""
@@ -467,7 +468,8 @@ class _Timing:
             begun = {spot: had for spot, had in begun.items() if had.layouts < schedule.PLANNED_LAYOUTS}
         under_way = schedule.affordable(left, begun, self.loading)
         random.Random(state.layouts).shuffle(under_way)
-        spare = schedule.spare(left, begun, self.loading)
+        least = schedule.least(left)
+        spare = max(least, schedule.spare(left, begun, self.loading))
         measured = {c.spot for c in state.comparisons if c.measured}
         known = {spot: _seconds(c for c in state.comparisons if c.spot == spot) for spot in measured}
         shapes = [*under_way, *schedule.offered(waiting, spare, known, {t for t, _ in begun}, self.loading)] or waiting[
@@ -480,9 +482,10 @@ class _Timing:
             "turn": state.layouts,
             "shapes": state.shapes,
             "items": state.items,
-            "jobs": [[c.item, c.shape, QUADS_FIRST if len(c.measured) < LOOKS[0] else QUADS_LATER] for c in self.jobs],
+            "jobs": [[c.item, c.shape, self.quads(c)] for c in self.jobs],
             "under_way": sum(c.spot in begun for c in self.jobs),
             "spare": spare,
+            "least": least,
             "seconds": JOB_SECONDS,
             "deadline": state.deadline,
             "agree": {c.target: not any(d.differs for d in active if d.target == c.target) for c in active},
@@ -497,6 +500,12 @@ class _Timing:
         measuring = sum(sum(c.seconds) for c in self.jobs) - measuring
         targets = len({comparison.target for comparison in self.jobs})
         self.loading = max(0.0, time.monotonic() - began - measuring) / targets
+
+    def quads(self, comparison: _Comparison) -> int:
+        few, many, most = QUADS[self.state.options.device]
+        if len(comparison.measured) < LOOKS[0]:
+            return few
+        return most if judge.pairs_dominate(comparison.measured) else many
 
     def collect(self) -> None:
         """Take what the process sends until it has ended, whatever ends it."""

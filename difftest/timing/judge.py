@@ -48,6 +48,11 @@ def settled(measured: Sequence[Measured], rule: Rule) -> Decision | None:
     return None if decision.verdict is SpeedVerdict.INCONCLUSIVE else decision
 
 
+def pairs_dominate(measured: Sequence[Measured]) -> bool:
+    """Whether most of what layouts vary by is only what their pairs vary by, so that more pairs a layout help."""
+    return statistics.within_share([_ratios(layout) for layout in measured]) > 0.5
+
+
 def judge_shape(
     target: str,
     shape: str,

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from .statistics import FEWEST_LAYOUTS
 
 PLANNED_LAYOUTS = FEWEST_LAYOUTS + 2
+LEAST_SHARE = 0.05
+"""Share of the time left that further shapes of loaded targets may have even where loading takes most of the time."""
+
 TARGETS_FIRST = 6
 """Targets that the first process loads, when it is not known yet what loading and measuring take."""
 
@@ -78,9 +81,15 @@ def spare(left: float, begun: Mapping[Spot, Begun], loading: float) -> float:
         begun: what is under way and has not had its layouts yet.
         loading: seconds for each of its targets, in every process.
     """
-    needed = sum(max(PLANNED_LAYOUTS - layouts, 0) * seconds for layouts, seconds in begun.values())
-    needed += PLANNED_LAYOUTS * loading * len({target for target, _ in begun})
-    return max(0.0, left - needed) / PLANNED_LAYOUTS
+    missing = [max(PLANNED_LAYOUTS - layouts, 0) for layouts, _ in begun.values()]
+    needed = sum(count * had.seconds for count, had in zip(missing, begun.values(), strict=True))
+    needed += max(missing, default=0) * loading * len({target for target, _ in begun})
+    return max(left - needed, 0.0) / PLANNED_LAYOUTS
+
+
+def least(left: float) -> float:
+    """Seconds that further shapes of loaded targets may have in any case."""
+    return max(left, 0.0) * LEAST_SHARE
 
 
 def offered(

@@ -218,6 +218,23 @@ def estimate(
     )
 
 
+def within_share(layouts: Sequence[ArrayLike]) -> float:
+    """About what part of the variance of the layouts' medians comes from the pairs within them, at most 1.
+
+    Raises:
+        ValueError: fewer than two layouts.
+    """
+    if len(layouts) < 2:
+        raise ValueError("a single layout varies by nothing")
+    logs = [np.log(np.asarray(values, np.float64)) for values in layouts]
+    middles = np.array([np.median(values) for values in logs])
+    # A median of normal values has pi / 2 times the variance of their mean; quartiles, since pairs have heavy tails.
+    spreads = [float(np.subtract(*np.percentile(values, (75, 25)))) / 1.349 for values in logs]
+    within = float(np.mean([math.pi / 2 * s * s / values.size for s, values in zip(spreads, logs, strict=True)]))
+    whole = float(middles.var(ddof=1))
+    return min(1.0, within / whole) if whole else 1.0
+
+
 def decide(found: Estimate, rule: Rule | None = None) -> Decision:
     """The verdict that an estimate allows."""
     rule = rule or Rule()

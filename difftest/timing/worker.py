@@ -10,7 +10,8 @@ The supervisor sends `{"list": name}` and gets the shapes of every target, or `{
 - `items`: `{"target", "symbols": [base, head], "arms": [base, head]}`, the comparisons;
 - `jobs`: `[item, shape, quads]` numbers in the order in which they are timed; `quads` and `seconds` are how much to
   measure of each; `deadline`: the time after which no job is begun;
-- `under_way`: how many of the jobs are gone on with; those after them are begun within `spare` seconds only;
+- `under_way`: how many of the jobs are gone on with; those after them are begun within `spare` seconds only, of which
+  the first process takes off its loading, down to `least`;
 - `agree`: whether to compare results while timing; `bridge`: whether host memory stands for pinned memory.
 
 It answers `{"begins": [item, shape]}` before and `{"measured": [item, shape], ...}` or `{"failed": ...}` after each
@@ -38,6 +39,12 @@ from difftest.timing.reading import may_be_lazy, read
 
 WARM_NS = 2_000_000
 """Time for warming up both arms at a shape, short as other shapes have warmed the code already."""
+
+SETTINGS = {
+    "cpu": Settings(warm_ns=WARM_NS),
+    # Each block waits for the device at its end, which costs as much as a small kernel and varies more.
+    "cuda": Settings(block_ns=1_000_000, warm_ns=10 * WARM_NS, retained_bytes=1 << 30),
+}
 
 OBJECT_BYTES = 2_000
 """About what the Python objects of one call's inputs take, tensors' contents aside."""
@@ -135,7 +142,9 @@ class Turn:
         until, under_way = self.request["deadline"], self.request["under_way"]
         for place, (index, shape, quads) in enumerate(self.request["jobs"]):
             if place == under_way:  # what loading takes is known before and left out, but of the first process
-                until = min(until, (time.monotonic() if under_way else began) + self.request["spare"])
+                loading = 0.0 if under_way else time.monotonic() - began
+                seconds = max(self.request["spare"] - loading, self.request["least"])
+                until = min(until, time.monotonic() + seconds)
             if time.monotonic() > (until if place else self.request["deadline"]):
                 break
             self.child.channel.send({"begins": [index, shape]})
@@ -215,7 +224,7 @@ class Turn:
         blocks = PairedBlocks(
             self.fresh(item, base, shape),
             self.fresh(item, head, shape),
-            Settings(input_bytes=size, warm_ns=WARM_NS),
+            replace(SETTINGS[self.child.device], input_bytes=size),
             hooks,
             head_first=bool(self.number % 2),
         )

@@ -24,10 +24,10 @@ def test_a_first_process_may_take_a_sixth_of_the_time() -> None:
 
 
 def test_what_is_under_way_keeps_the_time_that_it_needs() -> None:
-    # 5 more layouts of a shape, and 2 more of another; 6 more loadings of two targets, 0.25 s each
+    # 5 more layouts of a shape, and 2 more of another; 5 more loadings of two targets, 0.25 s each
     begun = {("one", 0): Begun(1, 1.0), ("two", 0): Begun(4, 2.0)}
-    assert spare(26.0, begun, 0.25) == pytest.approx((26 - 5 - 4 - 3) / 6)
-    assert spare(12.0, begun, 0.25) == 0.0
+    assert spare(26.0, begun, 0.25) == pytest.approx((26 - 5 - 4 - 2.5) / 6)
+    assert spare(11.0, begun, 0.25) == 0.0
 
 
 def test_of_what_is_under_way_goes_on_what_the_time_suffices_for() -> None:

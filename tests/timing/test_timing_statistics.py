@@ -121,6 +121,15 @@ def test_one_layout_never_settles_anything_however_many_pairs_it_has() -> None:
     assert decision.verdict is SpeedVerdict.INCONCLUSIVE and decision.more_pairs >= 3 * 5_000
 
 
+def test_what_layouts_vary_by_is_told_from_what_pairs_vary_by() -> None:
+    rng = np.random.default_rng(2)
+    offsets = np.exp(rng.normal(0, 0.004, 40))
+    calm = [offset * np.exp(0.002 * rng.standard_t(3, 24)) for offset in offsets]
+    rough = [offset * np.exp(0.04 * rng.standard_t(3, 24)) for offset in offsets]
+    assert statistics.within_share(calm) < 0.2
+    assert statistics.within_share(rough) > 0.6
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_too_few_layouts_are_said_and_have_no_absurd_interval(count: int) -> None:
     data = [np.full(24, ratio) * np.linspace(0.999, 1.001, 24) for ratio in (0.15, 0.2, 0.17)[:count]]
