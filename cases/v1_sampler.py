@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -127,34 +127,44 @@ _FILTERS: axes.Axes = {
     "batch": (3, 1, 2, 8),
     "vocab": (17, 8, 33),
 }
-_LATER = ("mode", "override", "drafts", "thinking", "logprob ids", "fp64")
-"""Axes that came with later versions. They have a block of cases of their own, so that older versions, which refuse
-those, still meet every pair of the others."""
+_LATER = (("mode", "override"), ("drafts",), ("thinking",), ("logprob ids",), ("fp64",))
+"""Axes that came with later versions, by the feature that they belong to. Each feature has a block of cases of its own,
+so that versions refuse the cases of those that they do not have, and no others."""
+_FORM = ("mode", "dtype", "logprobs")
+"""Axes that together decide in which form logprobs come; all their combinations are taken."""
 
 
 def blocks(
     every: axes.Axes,
-    later: Collection[str],
     build: Callable[[axes.Row, axes.Stream], Pool],
     *,
+    later: Sequence[Sequence[str]] = _LATER,
     filtered: int = 0,
     **options: Any,
 ) -> Iterator[Case]:
-    """Cases in up to three blocks: what every version takes, what later versions take, and rows with filters.
+    """Cases in blocks: what every version takes, each later feature alone, all of them together, rows with filters.
 
     Args:
-        later: names of the axes that make up the second block; in the first they are plain.
+        later: the axes of each feature that some versions do not have.
         filtered: how many rows with top-k or top-p; these run a kernel in some versions, which takes long under the
             interpreter.
         options: of :func:`difftest.cases.axes.cases_from`.
     """
-    first = {name: values[:1] if name in later else values for name, values in every.items()}
+    names = [name for feature in later for name in feature if len(every.get(name, ())) > 1]
+    first = {name: values[:1] if name in names else values for name, values in every.items()}
     yield from axes.cases_from(first, build, **options)
     options.pop("alone", None)
-    second = {name: values if name in later else values[:3] for name, values in every.items()}
-    if any(len(second[name]) > 1 for name in later if name in second):
-        rows = [row for row in axes.pairwise(second) if any(row[n] is not every[n][0] for n in later if n in every)]
-        yield from axes.cases_from(second, build, rows=rows, prefix="later: ", **options)
+    second = {name: values if name in names else values[:3] for name, values in every.items()}
+    rows: list[axes.Row] = []
+    for feature in [*later, names]:
+        block = {
+            name: values if name in feature or name not in names else values[:1] for name, values in second.items()
+        }
+        rows += [row for row in axes.pairwise(block) if any(row[n] is not every[n][0] for n in names if n in feature)]
+    form = {name: second[name] for name in _FORM if name in second}
+    if "mode" in names:
+        rows += [{**axes.plain(every), **row} for row in axes.product(form) if row["mode"] is not every["mode"][0]]
+    yield from axes.cases_from(second, build, rows=rows, prefix="later: ", **options)
     third = {**first, **_FILTERS}
     rows = [row for row in axes.pairwise(third) if (row["k"], row["p"]) != (_NONE, _NONE)] if filtered else []
     allowed = options.get("allowed") or (lambda row: True)
@@ -305,7 +315,6 @@ def _contract(row: axes.Row) -> bool:
 def _step_cases() -> Iterator[Case]:
     yield from blocks(
         _STEP_AXES,
-        _LATER,
         step_pool,
         filtered=16,
         name="v1.sampler.forward",
@@ -370,7 +379,6 @@ def _sample_cases() -> Iterator[Case]:
 
     yield from blocks(
         _SAMPLE_AXES,
-        _LATER,
         pool,
         filtered=16,
         name="v1.sampler.sample",
@@ -403,8 +411,8 @@ def _processor_cases() -> Iterator[Case]:
 
     yield from blocks(
         _PROCESSOR_AXES,
-        ("thinking",),
         pool,
+        later=(("thinking",),),
         name="v1.sampler.apply_logits_processors",
         contract=lambda row: _contract({**fixed, **row}),
         allowed=_sensible,
