@@ -31,7 +31,6 @@ from difftest.cases.v2_batch import (
     takes,
 )
 from difftest.cases.v2_gumbel import NOISE
-from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Target
 
 SPEC = f"{GPU}.spec_decode"
@@ -260,8 +259,6 @@ def prepare_scores(arm: Arm, pool: Pool) -> Call:
     home = getattr(function, "__globals__", {})
     insert = "_insert_resampled_kernel"
     names = ("resampled_local_max_ptr", "resampled_local_argmax_ptr")
-    if insert not in home or not set(names) <= set(takes(home[insert])):
-        raise ApiChange("this version resamples without scores a block")
     kwargs = _arguments(arm, function, pool)
 
     def scores() -> dict[str, Any]:
@@ -623,6 +620,7 @@ TARGETS = (
         REJECTION_SAMPLE,
         scores_cases,
         prepare_scores,
+        needs=tuple(f"{module}:_insert_resampled_kernel" for module in UTILS),
         triton=True,
         shapes=shapes.of_cases(scores_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),

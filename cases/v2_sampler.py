@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,6 @@ from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of, takes
 from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
 from difftest.cases.v2_state import add_request, flush, life_state, make_state, methods, request_slots
-from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
 SAMPLER = f"{GPU}.sample.sampler:Sampler"
@@ -207,19 +207,9 @@ def prepare(arm: Arm, pool: Pool) -> Call:
 
 
 def logits_mode_cases() -> Iterator[Case]:
+    """The modes that return logits in place of logprobs."""
     chosen = {**AXES, "mode": MODES[2:], "request": ("logprobs", "all logprobs", "logprobs, filtered", "everything")}
     yield from axes.cases_from(chosen, _pool, name="v2.sampler_logits_mode", contract=_contract, limit=30)
-
-
-def prepare_logits_mode(arm: Arm, pool: Pool) -> Call:
-    """As the sampler, in the modes that return logits in place of logprobs.
-
-    Raises:
-        ApiChange: the version has no such modes.
-    """
-    if not arm.has(f"{GPU}.sample.logprob:compute_topk_scores"):
-        raise ApiChange("this version returns logprobs only")
-    return prepare(arm, pool)
 
 
 # -- rejection sampler ---------------------------------------------------------------------------------------------
@@ -273,7 +263,8 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
     """Requests come into slots 4 and 1; then a step with draft tokens is verified."""
     sampler = make_sampler(arm, pool)
     cls = arm.get(REJECTION_SAMPLER)
-    old = not arm.has(f"{GPU}.spec_decode.rejection_sampler_utils:rejection_sample")
+    # What is standard now was one of two methods once.
+    old = '"probabilistic"' in inspect.getsource(cls)
     config = SimpleNamespace(
         num_speculative_tokens=pool["num_speculative_steps"],
         rejection_sample_method="probabilistic" if old and pool["method"] != "synthetic" else pool["method"],
@@ -313,8 +304,9 @@ TARGETS = (
         "v2.sampler_logits_mode",
         (SAMPLER,),
         logits_mode_cases,
-        prepare_logits_mode,
+        prepare,
         uses=SAMPLER_PARTS,
+        needs=(f"{GPU}.sample.logprob:compute_topk_scores",),
         triton=True,
         shapes=shapes.of_cases(logits_mode_cases, "vocabulary"),
     ),

@@ -36,6 +36,7 @@ class Outline:
     name: str
     symbols: tuple[str, ...]
     uses: tuple[str, ...]
+    needs: tuple[str, ...]
     triton: bool
     rows: tuple[str, ...]
     timeout: float
@@ -166,6 +167,7 @@ def main(modules: Sequence[str]) -> int:
                             target.name,
                             target.symbols,
                             target.uses,
+                            target.needs,
                             target.triton,
                             target.rows,
                             target.timeout,

@@ -299,6 +299,8 @@ class Target:
         prepare: how a case becomes a call; without one, the bound symbol is called with what it asks for by name.
         uses: further symbols whose code takes part (classes that the case file builds, functions that `prepare`
             calls). They are part of the closure; one that a tree lacks is no fault.
+        needs: symbols of what is observed where it has no symbol of its own: a tree that defines none of them does
+            not have the target.
         triton: the target launches Triton kernels, so it runs under the interpreter on a CPU.
         shapes: timing shapes for `difftest bench`: `"grid"` or `"quick"` -> list.
         rows: names of outputs or inputs whose first axis is the request, for saying which request differs.
@@ -318,6 +320,7 @@ class Target:
     cases: Callable[[], Iterable[Case]]
     prepare: Prepare | None = None
     uses: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     triton: bool = False
     shapes: Callable[[str], Iterable[Shape]] | None = None
     rows: tuple[str, ...] = ()

@@ -102,7 +102,8 @@ def outlines(captures: Sequence[Capture], files: Sequence[CaseFile] = ()) -> lis
         if site_of_file := _site(file.target):
             uses.setdefault(site_of_file, {}).update(dict.fromkeys(symbols_of(file.pool(None).values())))
     return [
-        Outline(target_name(site), (site,), tuple(used), True, (), TIMEOUT, "", False) for site, used in uses.items()
+        Outline(target_name(site), (site,), tuple(used), (), True, (), TIMEOUT, "", False)
+        for site, used in uses.items()
     ]
 
 

@@ -164,7 +164,7 @@ class Planner:
         symbol: str | None = None
         try:
             symbol = next((s for s in outline.symbols if arm.sources.locate(s) is not None), None)
-            if symbol is None:
+            if symbol is None or (outline.needs and not any(map(arm.sources.defines, outline.needs))):
                 return Bound()
             module, _, name = symbol.partition(":")
             if replaced := self.standins(outline.package).key_for(module, name.partition(".")[0]):
@@ -188,7 +188,10 @@ class Planner:
         elif refused:
             planned.code, planned.reason = "refused", "; ".join(refused)
         elif left.symbol is None and right.symbol is None:
-            planned.code, planned.reason = "absent", f"neither tree defines {' or '.join(outline.symbols)}"
+            planned.code, planned.reason = (
+                "absent",
+                f"neither tree defines {' or '.join(outline.needs or outline.symbols)}",
+            )
         elif left.symbol is None:
             planned.code = "added"
             planned.reason = f"api-change: added in head ({right.symbol}), base has nothing to compare it with"
@@ -253,11 +256,11 @@ class Planner:
         try:
             first, *others = [self.signature(symbol, arm) for arm in arms]
         except LiftError as error:
-            return Outline(symbol, (symbol,), (), False, (), Target.timeout, "", False, "", str(error))
+            return Outline(symbol, (symbol,), (), (), False, (), Target.timeout, "", False, "", str(error))
         # Where a version asks for something else, it is refused when it is planned; the others go on.
         signature = merged(first, [other for other in others if not other["refusal"] and not conflict(first, other)])
         refusal = unmakeable(signature) or next((s["refusal"] for s in others if s["refusal"]), "")
-        plain = Outline(symbol, (symbol,), symbols_in(signature), False, (), Target.timeout, "", False)
+        plain = Outline(symbol, (symbol,), symbols_in(signature), (), False, (), Target.timeout, "", False)
         if refusal:
             return replace(plain, refusal=f"no target of the catalog observes it, and {refusal}; {_GIVE_CASES}")
         closures = [closure for arm in arms if (closure := self.bind(plain, arm).closure) is not None]

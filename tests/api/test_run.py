@@ -207,3 +207,21 @@ def test_each_kind_and_place_is_shown_before_a_second_of_any() -> None:
     shown = api._shown([*many, rare])
     assert len(shown) == 20
     assert shown[0] == many[0] and shown[-1] == rare
+
+
+def test_a_target_is_where_what_it_needs_is(options: api.RunOptions, tmp_path: Path) -> None:
+    sampler = "vllm.v1.sample.rejection_sampler"
+    (tmp_path / "parts.py").write_text(f"""
+from difftest.cases.v1_parse_output import TARGETS as ALL
+from dataclasses import replace
+
+whole = next(target for target in ALL if target.name == "v1.parse_output")
+TARGETS = (
+    replace(whole, name="user.there", needs=("{sampler}:Nothing", "{sampler}:RejectionSampler")),
+    replace(whole, name="user.not_there", needs=("{sampler}:Nothing",)),
+)
+""")
+    found = api.run(replace(options, targets=("user.*",), cases_from=(tmp_path / "parts.py",), examples=50))
+    assert [target.name for target in found.targets] == ["user.there"]
+    (asked,) = api.run(replace(options, targets=("user.not_there",), cases_from=(tmp_path / "parts.py",))).targets
+    assert (asked.verdict, asked.reason) == ("unmeasured", f"neither tree defines {sampler}:Nothing")
