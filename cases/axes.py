@@ -9,6 +9,7 @@ bytes on every machine and with every version of numpy and torch. No transcenden
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import mmap
@@ -273,6 +274,7 @@ def lazy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """
     count = int(np.prod(tuple(shape), dtype=np.int64))
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if sys.platform == "linux" else 0)
+    gc.collect()  # each launch under Triton's interpreter leaves a cycle that holds on to what it was given
     pages = mmap.mmap(-1, max(count * dtype.itemsize, 1), flags=flags)
     return torch.frombuffer(pages, dtype=dtype, count=count).view(tuple(shape))
 

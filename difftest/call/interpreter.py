@@ -8,7 +8,6 @@ gives another result with them. They serve both arms alike.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -43,6 +42,7 @@ def _install() -> tuple[str, ...]:
     from triton.runtime import interpreter
 
     from difftest.call.host import bridge_host
+    from difftest.call.interpreter_speed import hasten
 
     _libdevice(interpreter)
     _masks(interpreter)
@@ -50,7 +50,7 @@ def _install() -> tuple[str, ...]:
     _range_ends(interpreter)
     _not_a_number(interpreter)
     _bfloat16(interpreter)
-    _patched_once(interpreter)
+    hasten(interpreter)
     return (
         "libdevice functions are numpy's",
         "a mask joining a block and a scalar is a mask",
@@ -293,43 +293,3 @@ def _bfloat16(interpreter: Any) -> None:
         return computed(op(widened(arg.data)))
 
     builder.binary_op, builder.unary_op = binary_op, unary_op
-
-
-# -- speed: what is done again at every call of a device function or an operator --------------------------------------
-
-
-def _patched_once(interpreter: Any) -> None:
-    """Patch a language module once a launch; a device function called in it finds it patched already."""
-    import triton.language as tl
-
-    original = interpreter._patch_lang
-    launch = interpreter.GridExecutor.__call__
-    patched: set[int] = set()
-    find_dtype = interpreter._get_np_dtype
-    known: dict[str, Any] = {}
-
-    def numpy_dtype(kind: Any) -> Any:  # the interpreter's own makes its table at every call
-        if type(kind) is not tl.dtype:
-            return find_dtype(kind)
-        if kind.name not in known:
-            known[kind.name] = find_dtype(kind)
-        return known[kind.name]
-
-    def patch_lang(function: Any) -> Any:
-        languages = {id(v) for v in function.__globals__.values() if v is tl or v is tl.core}
-        if languages and languages <= patched:
-            return interpreter._LangPatchScope()
-        patched.update(languages)
-        return original(function)
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        patched.clear()
-        with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
-            return launch(self, *args, **kwargs)
-
-    interpreter._get_np_dtype = numpy_dtype
-    builder = interpreter.interpreter_builder
-    if not builder.options.debug:  # overflow is computed at every operator, to be asserted only when debugging
-        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
-    interpreter._patch_lang = patch_lang
-    interpreter.GridExecutor.__call__ = call

@@ -29,6 +29,7 @@ _RAISED = object()  # what no oracle expects
 _OUTCOMES = ("identical", "different", "expected", "unmeasured")
 _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are counted and named by kind
 _WAYS = 200  # ways to differ of which a first example is kept whatever the number of cases
+_REST = 20  # results are handed over after a look at what both arms stand on, which so takes a twentieth of the time
 _REPEATS_ON_DEVICE = 6  # calls of base under each fill before a difference on a device is blamed on head
 
 
@@ -114,6 +115,7 @@ class UnitRun:
         began = time.monotonic()
         budget = self.options.get("seconds")
         due = self.child.timed_flush()
+        rested = began  # the monotonic time from which on results may be handed over again
         done = 0
         for index, case in enumerate(cases):
             if share_of(index, total) != share:
@@ -141,10 +143,12 @@ class UnitRun:
                 self.axes[axis, str(value), outcome] += 1
             done += 1
             self.child.board.begin(self.child.slot)
-            if next(due) or index in dead:
+            if (next(due) and time.monotonic() >= rested) or index in dead:
+                now = time.monotonic()
                 if self.spoiled(self.replaced()):
                     return
                 self.flush(index + 1)
+                rested = time.monotonic() + _REST * (time.monotonic() - now)
             if self.options.get("examples") and done >= self.options["examples"]:
                 break
             if budget and time.monotonic() - began > budget:

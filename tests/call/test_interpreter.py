@@ -191,3 +191,18 @@ for tl_dtype, dtype in ((tl.float32, np.float32), (tl.float64, np.float64)):
 def test_this_process_compiles() -> None:
     if os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
         assert bridge() == ()
+
+
+def test_the_hastened_interpreter_gives_the_same_bytes() -> None:
+    plain, bridged = (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", str(SCRIPT.with_name("speed_kernels.py")), mode],
+            capture_output=True,
+            text=True,
+            env=INTERPRETING,
+            check=True,
+        )
+        for mode in ("plain", "bridged")
+    )
+    assert len(json.loads(plain.stdout)) == 4
+    assert json.loads(bridged.stdout) == json.loads(plain.stdout)

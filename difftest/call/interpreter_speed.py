@@ -1,0 +1,157 @@
+"""What Triton's CPU interpreter does again at every launch and operator, done once. Results are the same bit for bit.
+
+A launch looks through all of `triton.language` for what it has to patch, an operator passes two wrappers before it
+comes to its work, a result makes its shape out of objects anew, and a random number takes a hundred operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+def hasten(interpreter: Any) -> None:
+    """Install all of it, once a process. A Triton whose interpreter is built otherwise keeps what it has."""
+    import triton.language as tl
+
+    _dtypes(interpreter, tl)
+    _launches(interpreter, tl)
+    if hasattr(interpreter, "_LangPatchScope"):
+        _operators(interpreter, tl)
+    _shapes(tl)
+    _philox(interpreter, tl)
+    builder = interpreter.interpreter_builder
+    if not builder.options.debug:  # overflow is computed at every operator, to be asserted only when debugging
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def _dtypes(interpreter: Any, tl: Any) -> None:
+    """The interpreter's own makes its table of NumPy's dtypes at every call."""
+    find = interpreter._get_np_dtype
+    known: dict[str, Any] = {}
+
+    def numpy_dtype(kind: Any) -> Any:
+        if type(kind) is not tl.dtype:
+            return find(kind)
+        if kind.name not in known:
+            known[kind.name] = find(kind)
+        return known[kind.name]
+
+    interpreter._get_np_dtype = numpy_dtype
+
+
+def _launches(interpreter: Any, tl: Any) -> None:
+    """Patch a language module once a launch; a device function called in it finds it patched already.
+
+    The first launch finds what has to be patched, later ones take its word.
+    """
+    original = interpreter._patch_lang
+    launch = interpreter.GridExecutor.__call__
+    patched: set[int] = set()
+    found: dict[tuple[frozenset[int], frozenset[int]], list[tuple[Any, str, Any]]] = {}
+
+    def patch_lang(function: Any) -> Any:
+        languages = frozenset([id(v) for v in function.__globals__.values() if v is tl or v is tl.core])
+        if languages and languages <= patched:
+            return interpreter._LangPatchScope()
+        key = (languages, frozenset(patched))
+        patched.update(languages)
+        if key in found:
+            scope = interpreter._LangPatchScope()
+            for owner, name, value in found[key]:
+                scope.set_attr(owner, name, value)
+            return scope
+        scope = original(function)
+        if languages:
+            found[key] = [(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes]
+        return scope
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        patched.clear()
+        with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
+            return launch(self, *args, **kwargs)
+
+    interpreter._patch_lang = patch_lang
+    interpreter.GridExecutor.__call__ = call
+
+
+def _operators(interpreter: Any, tl: Any) -> None:
+    """Call what a builtin wraps, since all that its wrapper does is to refuse a call without `_semantic`."""
+    wrapper = tl.core.builtin(lambda _semantic=None: None).__code__
+    semantic = interpreter.interpreter_semantic
+
+    def patch_attr(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        function = member.__wrapped__ if getattr(member, "__code__", None) is wrapper else member
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return function(*args, **kwargs)
+
+        scope.set_attr(owner, name, call)
+
+    interpreter._patch_attr = patch_attr
+
+
+def _shapes(tl: Any) -> None:
+    """A tensor's shape and number of elements are the same objects for all tensors of the shape."""
+    original = tl.tensor.__init__
+    known: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def init(self: Any, handle: Any, type: Any) -> None:
+        shape = tuple(type.shape) if type.is_block() else ()
+        if shape not in known:
+            original(self, handle, type)
+            known[shape] = (self.shape, self.numel)
+            return
+        self.handle = handle
+        self.type = type
+        self.dtype = type.scalar
+        self.shape, self.numel = known[shape]
+
+    tl.tensor.__init__ = init
+
+
+_KEYS = (0x9E3779B9, 0xBB67AE85)
+_FACTORS = (0xD2511F53, 0xCD9E8D57)
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+def _philox(interpreter: Any, tl: Any) -> None:
+    """The rounds of Philox for a key of two numbers of 32 bits, in NumPy."""
+    from triton.language import random
+
+    original = random.philox_impl
+
+    def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: Any = 10) -> Any:
+        counters, key = (c0, c1, c2, c3), (k0, k1)
+        alike = all(c.type == c0.type for c in counters) and all(k.type == tl.uint32 for k in key)
+        if not alike or c0.dtype != tl.uint32:
+            return original(c0, c1, c2, c3, k0, k1, n_rounds)
+        data = [c.handle.data for c in counters], [k.handle.data for k in key]
+        words = philox(*data, getattr(n_rounds, "value", n_rounds))
+        return tuple([tl.tensor(interpreter.TensorHandle(word, tl.uint32), c0.type) for word in words])
+
+    random.philox_impl = tl.philox_impl = philox_impl
+
+
+def philox(counters: list[Any], key: list[Any], rounds: int) -> list[Any]:
+    """Philox 4x32 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011).
+
+    Args:
+        counters: four arrays uint32 of one shape.
+        key: two arrays uint32 [1].
+        rounds: how many.
+
+    Returns:
+        Four arrays uint32 of that shape.
+    """
+    a, b, c, d = [word.astype(np.uint64) for word in counters]
+    first, second = [word.astype(np.uint64) for word in key]
+    for _ in range(rounds):
+        low, high = a * np.uint64(_FACTORS[0]), c * np.uint64(_FACTORS[1])
+        a, b = (high >> _HALF) ^ b ^ first, high & _LOW
+        c, d = (low >> _HALF) ^ d ^ second, low & _LOW
+        first, second = (first + np.uint64(_KEYS[0])) & _LOW, (second + np.uint64(_KEYS[1])) & _LOW
+    return [word.astype(np.uint32) for word in (a, b, c, d)]
