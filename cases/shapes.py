@@ -182,6 +182,10 @@ def _block(rows: int, vocabulary: int) -> torch.Tensor:
     return torch.from_numpy(drawn).mul_(3.0)
 
 
+LAW = torch.tensor([0.05, 0.2, 0.1, 0.0, 0.3, 0.15, 0.05, 0.15])
+"""Probabilities of a small vocabulary, for sampling many times; one id is impossible."""
+
+
 def logits(rows: int, vocabulary: int, number: int = 0) -> torch.Tensor:
     """Logits [rows, vocabulary], float32, normal with a deviation of 3; another number turns every row round."""
     return _block(rows, vocabulary).roll(number * 7919 % vocabulary, 1)

@@ -655,6 +655,15 @@ def _sampling_pool(number: int) -> Pool:
     }
 
 
+def _sampling_recovered(number: int) -> Pool:
+    """The same requests, of which each position is resampled."""
+    pool = _sampling_pool(number)
+    taken = ("draft_token_ids", "num_draft_tokens", "max_spec_len", "cu_num_draft_tokens", "draft_probs", "steps")
+    fields = sampling_fields("random", len(pool["num_draft_tokens"]), "none")
+    target = pool["target_logits"].exp()
+    return {**{name: pool[name] for name in taken}, "target_probs": target, "use_fp64_gumbel": False, **fields}
+
+
 TARGETS = (
     Target(
         name="v1.rejection_sample",
@@ -682,6 +691,7 @@ TARGETS = (
         prepare=prepare_recovered,
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY),
         triton=True,
+        sampling=Sampling(_sampling_recovered, lambda returned: returned.reshape(-1, 2).numpy(), 6),
         invariants=(
             Invariant("a recovered id is in the vocabulary and possible", _recovers),
             relations.unchanged("draft_token_ids", "draft_probs", "target_probs"),

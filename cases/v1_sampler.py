@@ -17,7 +17,7 @@ import torch
 from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Invariant, Pool, Prepare, Relation, Shape, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Prepare, Relation, Sampling, Shape, Target
 
 SAMPLER = "vllm.v1.sample.sampler:Sampler"
 _TOP_K_TOP_P = metadata.PLATFORM_USER
@@ -591,6 +591,7 @@ def _target(
     rows: tuple[str, ...],
     triton: bool = False,
     builds_metadata: bool = False,
+    sampling: Sampling | None = None,
     timed: Callable[[str], Iterator[Shape]] | None = None,
     invariants: tuple[Invariant, ...] = (),
     related: tuple[Relation, ...] = (),
@@ -607,6 +608,7 @@ def _target(
             *(metadata.USES if builds_metadata else ()),
         ),
         triton=triton,
+        sampling=sampling,
         shapes=timed,
         rows=rows,
         invariants=invariants,
@@ -632,6 +634,25 @@ def _step_shape(batch: int, vocabulary: int, number: int) -> Pool:
         "top_p": torch.full((batch,), 0.95),
         "generators": {},
     }
+
+
+def _sampling_step(number: int) -> Pool:
+    """Alike rows over eight ids; no row has a seed and nothing filters, so that the rows stay alike."""
+    plain = {**axes.plain(_STEP_AXES), "batch": 1000, "vocab": 8}
+    return {
+        **step_pool(plain, axes.stream("sampling")),
+        "logits": shapes.LAW.log().repeat(1000, 1),
+        "temperature": torch.ones(1000),
+        "all_greedy": False,
+        "all_random": True,
+        "top_k": None,
+        "top_p": None,
+        "generators": {},
+    }
+
+
+def _sampling_of(field: str) -> Sampling:
+    return Sampling(_sampling_step, lambda returned: returned[field].reshape(-1).numpy(), 8, (f"return['{field}']",))
 
 
 def _temperature_shape(batch: int, vocabulary: int, number: int) -> Pool:
@@ -668,6 +689,7 @@ TARGETS = (
         ("logits",),
         True,
         True,
+        sampling=_sampling_of("sampled_token_ids"),
         timed=shapes.by_batch_and_vocabulary(_step_shape, shapes.WIDEST),
         related=(_GREEDY,),
     ),
@@ -678,6 +700,7 @@ TARGETS = (
         ("logits",),
         True,
         True,
+        sampling=_sampling_of("sampled"),
         timed=shapes.by_batch_and_vocabulary(_step_shape, shapes.WIDEST),
         related=(_GREEDY,),
     ),

@@ -453,14 +453,31 @@ _FILTERS = (
 
 def _sampling_pool(number: int) -> Pool:
     """Alike rows over eight ids; no row has a seed, so the pool is the same at each number."""
-    probs = torch.tensor([0.05, 0.2, 0.1, 0.0, 0.3, 0.15, 0.05, 0.15]).repeat(4000, 1)
-    return {"probs": probs, "generators": {}, "use_fp64_gumbel": False, "calls": 2}
+    return {"probs": shapes.LAW.repeat(4000, 1), "generators": {}, "use_fp64_gumbel": False, "calls": 2}
 
 
 def _two_steps(returned: list[torch.Tensor]) -> Any:
     """The ids of two steps, [rows, 2]: a stream that the second step uses again shows jointly."""
     return torch.stack(returned, dim=1).numpy()
 
+
+def _sampling_logits(number: int) -> Pool:
+    """The same as logits, for what takes these."""
+    return {"logits": shapes.LAW.log().repeat(4000, 1)}
+
+
+def _sampling_module(number: int) -> Pool:
+    """The same as logits, for the module: nothing filters, so that the rows stay alike."""
+    return {**_module_pool(axes.plain(_MODULE_AXES), axes.stream("sampling")), **_sampling_logits(number)}
+
+
+def _ids_of_module(returned: Any) -> Any:
+    """The ids; beside them newer versions return logprobs."""
+    ids = returned[0] if isinstance(returned, tuple) else returned
+    return ids.reshape(-1).numpy()
+
+
+_MODULE_SAMPLING = Sampling(_sampling_module, _ids_of_module, 8, ("return[0]",))
 
 TARGETS = (
     Target(
@@ -535,6 +552,7 @@ TARGETS = (
         symbols=(f"{_MODULE}compiled_random_sample",),
         cases=_compiled_cases,
         rows=("return", "logits"),
+        sampling=Sampling(_sampling_logits, lambda returned: returned.reshape(-1).numpy(), 8),
         shapes=shapes.of_cases(_compiled_cases, "vocabulary"),
     ),
     Target(
@@ -546,6 +564,7 @@ TARGETS = (
         triton=True,
         rows=("logits",),
         timeout=60.0,
+        sampling=_MODULE_SAMPLING,
         shapes=shapes.of_cases(lambda: _module_cases("v1.top_k_top_p_sampler.native"), "vocabulary"),
     ),
     Target(
@@ -557,6 +576,7 @@ TARGETS = (
         triton=True,
         rows=("logits",),
         timeout=60.0,
+        sampling=_MODULE_SAMPLING,
         shapes=shapes.of_cases(lambda: _module_cases("v1.top_k_top_p_sampler.cpu"), "vocabulary"),
     ),
 )

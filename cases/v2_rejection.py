@@ -31,7 +31,7 @@ from difftest.cases.v2_batch import (
     takes,
 )
 from difftest.cases.v2_gumbel import NOISE
-from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Sampling, Target
 
 SPEC = f"{GPU}.spec_decode"
 REJECTION_SAMPLE = (
@@ -616,6 +616,36 @@ RELATIONS = (
     Relation("a greedy batch has no use for seeds", _greedy_with_other_seeds, _alike, every=relations.EVERY),
 )
 
+
+def _sampling_pool(number: int) -> Pool:
+    """Alike requests of two drafts over eight ids; each has a seed of its own, another one for each number."""
+    requests, most = 40, 2
+    target = torch.stack([shapes.LAW, shapes.LAW.roll(3), shapes.LAW.flip(0)]).log()
+    draft = torch.stack([shapes.LAW.roll(1), shapes.LAW.roll(2)]).log()
+    rows = Rows((most,) * requests, tuple(range(requests)))
+    # Each likely draft by turns: whether it is accepted, and what follows, is what is random here.
+    drafts = [[7, 4 + request % 2, 1 + request % 3] for request in range(requests)]
+    return {
+        "target_logits": target.repeat(requests, 1),
+        "draft_logits": draft.repeat(requests, 1, 1),
+        "draft_sampled": torch.tensor(drafts).flatten(),
+        **rows.pool(),
+        "pos": torch.arange(rows.count) + 5,
+        "temperature": torch.ones(requests),
+        "seed": torch.arange(requests) + 1000 * number,
+        "num_speculative_steps": most,
+    }
+
+
+def _committed_ids(result: Any) -> Any:
+    """The ids that each request committed, [requests, 3], -1 where it committed none."""
+    sampled, counts = (part.long() for part in result[:2])
+    none = torch.arange(sampled.shape[1]) >= counts[:, None]
+    return sampled.masked_fill(none, -1).numpy()
+
+
+SAMPLING = Sampling(_sampling_pool, _committed_ids, 8, ("return[0]", "return[1]"))
+
 TARGETS = (
     Target(
         "v2.rejection_sample",
@@ -624,6 +654,7 @@ TARGETS = (
         prepare,
         triton=True,
         noise=NOISE,
+        sampling=SAMPLING,
         rows=("return[0]", "return[1]"),
         invariants=INVARIANTS,
         relations=RELATIONS,
@@ -646,6 +677,7 @@ TARGETS = (
         uses=(REJECTION_SAMPLE[0],),
         triton=True,
         noise=NOISE,
+        sampling=SAMPLING,
         rows=("return[0]", "return[1]"),
         invariants=INVARIANTS,
         relations=RELATIONS,

@@ -279,7 +279,7 @@ class Sampling:
         tokens: given what a call returned, the ids that it emitted: whole numbers [rows, positions] or [rows], -1
             where a row has none. Neighbouring rows are tested together, and so are neighbouring positions.
         vocabulary: every id is below it.
-        leaves: names of the outputs whose law that is.
+        leaves: places of the outputs whose law that is, `return` or `return[0]`.
     """
 
     build: Callable[[int], Pool]

@@ -43,7 +43,7 @@ _WORDS = {
     Kind.TYPE: "type differs",
     Kind.STRUCTURE: "number of items or fields differs",
     Kind.EXCEPTION: "another exception",
-    Kind.MUTATION: "the input is left with other values",
+    Kind.MUTATION: "input changed otherwise",
     Kind.ALIAS: "memory is shared with something else",
     Kind.RNG: "the generator is left in another state",
     Kind.UNDEFINED: "one version leaves memory unwritten",
@@ -229,7 +229,7 @@ def _code(target: TargetResult) -> str:
         said = "; ".join(f"{_name(c)} ({_where(c, 'differing')})" for c in telling[:CHANGES_SAID])
         if one:
             where = _where(telling[0], "differing")
-            return f"The only changed definition is {_name(telling[0])}; only differing cases run {where} of it."
+            return f"The only changed definition is {_name(telling[0])}; only differing cases run {where}."
         return f"Changed lines that only differing cases run are in {said}{_and_more(telling)}."
     run = [change for change in changes if _ran(change, "both")]
     known = run or changes
@@ -262,13 +262,15 @@ def _name(change: Change) -> str:
 
 
 def _where(change: Change, who: str) -> str:
-    """The lines in head; where only base has any, those in base."""
+    """The lines in head; where only base has any, those in base: `lines 48, 56-57 of vllm/a.py`."""
     lines = _ran(change, who) or _ran(change, "")
-    head = [f"{change.head_path}:{line.head}" for line in lines if line.head is not None]
-    base = [f"{change.base_path}:{line.base}" for line in lines if line.base is not None]
-    if head:
-        return "; ".join(line_ranges(head))
-    return f"base {'; '.join(line_ranges(base))}" if base else change.head_path or change.base_path
+    head = [line.head for line in lines if line.head is not None]
+    base = [line.base for line in lines if line.base is not None]
+    spans = _spans(head or base)
+    more = f" and {len(spans) - RANGES_SAID} more" if len(spans) > RANGES_SAID else ""
+    path = plain(change.head_path if head or not base else change.base_path, 200)
+    which = "base's " if base and not head else ""
+    return f"{which}line{'s' if len(head or base) > 1 else ''} {', '.join(spans[:RANGES_SAID])}{more} of {path}"
 
 
 def _chance(target: TargetResult) -> str:

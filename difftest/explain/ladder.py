@@ -13,6 +13,7 @@ from difftest.compare.arrays import Elements, ulps
 from difftest.compare.outcomes import Difference
 from difftest.result import Kind, Likeness
 
+_LEFT_ALONE = (("base", "head leaves it unchanged"), ("head", "base leaves it unchanged"))
 _SORT = re.compile(r"(?:tensor|ndarray) \S+|[A-Za-z_][\w.]*(?= \[| of |$)")
 _NUMBER = re.compile(r"[-+.\d]\S*|nan|-?inf")
 ULPS = 16
@@ -46,6 +47,8 @@ def change(item: Difference) -> str:
     """What becomes what, where a kind of difference has few such changes, each with a cause of its own."""
     if item.kind is Kind.EXCEPTION:
         return ", ".join(f"{arm} {_outcome(text)}" for arm, text in (("base", item.base), ("head", item.head)))
+    if item.kind is Kind.MUTATION:
+        return next((f"input changed in {arm} only" for arm, said in _LEFT_ALONE if said in item.detail), "")
     if item.kind is Kind.TYPE:
         base, head = _sort(item.base), _sort(item.head)
         return f"{base} in base, {head} in head" if base != head else ""

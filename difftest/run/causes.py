@@ -13,6 +13,9 @@ from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Change, Group, Kind, Misma
 from difftest.run.plan import ArmSource, Planned
 from difftest.run.supervisor import Supervisor, Unit
 
+PATIENCE = 4.0
+"""Times the processor time that looking for causes may take on a loaded machine."""
+
 LEAST_SECONDS = 0.5
 """What one target gets at least; with very many, the last ones get nothing."""
 
@@ -65,7 +68,7 @@ def find_causes(
             options,
             lambda unit, done: None,
             lambda unit: None,
-            time.monotonic() + seconds,
+            time.monotonic() + PATIENCE * seconds,
         )
     return {n: _explained(each, grouped[n], changes[n], units.get(n)) for n, each in found.items()}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,6 @@ from difftest.explain.law import Law, Tokens, compare_laws
 from difftest.explain.noise import SCHEMES, FixedNoise, Noise
 from difftest.result import Kind, Likeness
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
-from difftest.run.unit import root_of
 from difftest.target import Case, Pool
 
 if TYPE_CHECKING:
@@ -35,6 +33,7 @@ ENDS = 2
 MOST_SAMPLES = 20_000
 MOST_CALLS = 200
 LAW_SECONDS = 2.5
+"""The least that sampling is given, when there is so much time."""
 LAW_SHARE = 0.4
 """Of the time allowed, kept for sampling where a target declares how that is done."""
 
@@ -134,7 +133,7 @@ class Chance:
         """What each arm draws in a case, when generators' states are all that differs."""
         for group in self.asked["groups"]:
             for index in group[:CASES]:
-                if time.monotonic() > self.explanation.ends - self.kept:
+                if self.explanation.clock() > self.explanation.ends - self.kept:
                     return
                 case = self.explanation.cases[index]
                 runs = [self._call(index, arm, case, case.build(), Noise(0), _SCHEMES[0]) for arm in (BASE, HEAD)]
@@ -148,7 +147,7 @@ class Chance:
     def _try_group(self, number: int) -> Any:
         places = {leaf for kind, leaf in self.asked["places"][number] if kind != Kind.RNG}
         for index in self.asked["groups"][number][:CASES]:
-            if time.monotonic() > self.explanation.ends - self.kept:
+            if self.explanation.clock() > self.explanation.ends - self.kept:
                 return
             case = self.explanation.cases[index]
             pool = case.build()
@@ -247,7 +246,7 @@ class Chance:
 
         The pool must show the difference: with the same seed the arms emit other tokens.
         """
-        if self.target.sampling is None or time.monotonic() > self.explanation.ends:
+        if self.target.sampling is None or self.explanation.clock() > self.explanation.ends:
             return None
         base, head = (self._sample(arm, 0, 0) for arm in (BASE, HEAD))
         if base is None or head is None or _rows_apart(base, head) == 0:
@@ -273,7 +272,8 @@ class Chance:
         """Independent samples of both arms, as many as there is time for."""
         sampling = self.target.sampling
         assert sampling is not None
-        ends = min(time.monotonic() + LAW_SECONDS, max(self.explanation.ends, time.monotonic() + 0.5))
+        now = self.explanation.clock()
+        ends = min(now + max(LAW_SECONDS, self.kept), max(self.explanation.ends, now + 0.5))
         found: tuple[list[Tokens], list[Tokens]] = ([], [])
         rows = 0
         for call in range(MOST_CALLS):
@@ -283,7 +283,7 @@ class Chance:
                     return None
                 found[arm].append(tokens)
             rows += len(found[BASE][-1])
-            if rows >= MOST_SAMPLES or time.monotonic() > ends:
+            if rows >= MOST_SAMPLES or self.explanation.clock() > ends:
                 break
         shapes = {tokens.shape[1:] for side in found for tokens in side}
         if len(shapes) != 1:
@@ -298,8 +298,8 @@ class Chance:
         if not tried:
             return None
         by_law = self.target.sampling is not None and all(
-            kind == Kind.RNG or (kind == Kind.VALUE and root_of(leaf) in self.target.sampling.leaves)
-            for kind, leaf in self.asked["places"][number]
+            kind == Kind.RNG or (kind == Kind.VALUE and _within(place, self.target.sampling.leaves))
+            for kind, place in self.asked["places"][number]
         )
         matters = any(each.matters for each in tried)
         if law is not None and law.different and matters:
@@ -354,6 +354,11 @@ def _repeats(runs: list[_Run]) -> bool:
         for run in runs
     ]
     return still[HEAD] and not still[BASE]
+
+
+def _within(place: str, leaves: Collection[str]) -> bool:
+    """Whether a place is one of the leaves, or part of one."""
+    return any(place == leaf or place.startswith((f"{leaf}[", f"{leaf}.")) for leaf in leaves)
 
 
 def _rows_apart(base: Tokens, head: Tokens) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from difftest.call.freeze import Freezer
 from difftest.call.outcome import Outcome
 from difftest.compare.outcomes import Difference, compare
 from difftest.explain.ladder import ULPS, change, evidence, likeness
-from difftest.result import Likeness
+from difftest.result import Kind, Likeness
 
 
 def difference(base: Any, head: Any) -> Difference:
@@ -100,6 +101,9 @@ def test_what_becomes_what_is_said_of_exceptions_and_dtypes() -> None:
     halves = difference(np.zeros(2, np.float16), np.zeros(2, np.float32))
     assert change(halves) == "float16 in base, float32 in head"
     assert change(difference([1.5], [2.5])) == ""
+    mutation = Difference(Kind.MUTATION, "logits", "1", "2", detail=("3 ulp apart", "base leaves it unchanged"))
+    assert change(mutation) == "input changed in head only"
+    assert change(replace(mutation, detail=())) == ""
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_reader_finds_cause_group_example_lines_noise_and_law(kind: str) -> No
     text = " ".join(shown(FOUND, kind).replace("`", "").split())
     for said in (
         'Cases with temperature "0" differ, and no identical case is like that: return[*]: values differ but agree',
-        "only differing cases run vllm/a.py:12 of it",
+        "only differing cases run line 12 of vllm/a.py",
         "12 cases: return[*]: values differ but agree when both versions draw the same noise; in 8 of them also",
         "3 of the 12 cases are outside the contract",
         'all 12 differing cases, but none of the 386 identical cases, have temperature "0"',
@@ -166,14 +166,14 @@ def test_the_cause_names_no_more_than_was_seen() -> None:
     plainly = replace(FOUND, groups=(group,), fixed_noise={}, distribution={}, changes=(one,))
     assert cause_words(plainly) == (
         "In all 12 differing cases: return[*]: values differ; and 1 more way. "
-        "The only changed definition is f (vllm/a.py:5-6)."
+        "The only changed definition is f (lines 5-6 of vllm/a.py)."
     )
     other = changed("g", added(50, "none"))
     assert cause_words(replace(plainly, changes=(one, other))).endswith(
-        "Of the 2 changed definitions these cases run 1, and by identical ones: f (vllm/a.py:5-6)."
+        "Of the 2 changed definitions these cases run 1, and by identical ones: f (lines 5-6 of vllm/a.py)."
     )
     untraced = replace(plainly, traced={}, changes=(changed("f", added(5, "")), changed("g", added(50, ""))))
-    assert cause_words(untraced).endswith("2 definitions changed: f (vllm/a.py:5); g (vllm/a.py:50).")
+    assert cause_words(untraced).endswith("2 definitions changed: f (line 5 of vllm/a.py); g (line 50 of vllm/a.py).")
     assert "12 of the 20 differing cases" in cause_words(
         replace(plainly, cases=replace(plainly.cases, different=20), groups=(group, group))
     )
