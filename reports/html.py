@@ -131,7 +131,14 @@ def _page(result: RunResult, targets: Sequence[TargetResult], step: Step) -> str
         verdict=result.verdict,
         sentence=plain(sentence(result), 8_000),
         arms=[
-            (arm, [(plain(name, 40), plain(value, 300)) for name, value in identity_facts(identity)])
+            (
+                arm,
+                [
+                    (plain(name, 40), plain(value, 300))
+                    for name, value in identity_facts(identity)
+                    if name == "spec" or value != identity.spec
+                ],
+            )
             for arm, identity in arms[:20]
         ],
         arms_left_out=max(0, len(arms) - 20),
@@ -239,6 +246,7 @@ def _changes(changes: Sequence[Change], step: Step) -> list[dict[str, Any]]:
     for change in changes:
         lines = change.lines[: max(0, left)]
         left -= len(lines)
+        indent = min((len(x.text) - len(x.text.lstrip()) for x in lines if x.text.strip()), default=0)
         shown.append(
             {
                 "title": f"{change.symbol} ({change.status})",
@@ -246,9 +254,9 @@ def _changes(changes: Sequence[Change], step: Step) -> list[dict[str, Any]]:
                 "lines": [
                     {
                         "sign": {"+": "add", "-": "del"}.get(line.sign, "same"),
-                        "numbers": f"{line.base or '':>5} {line.head or '':>5}",
+                        "numbers": f"{line.base or '':>4} {line.head or '':>4}",
                         "mark": _RAN.get(line.ran, ""),
-                        "text": f"{line.sign} {plain(line.text, 200)}",
+                        "text": f"{line.sign} {plain(line.text[indent:], 200)}",
                     }
                     for line in lines
                 ],
