@@ -50,7 +50,8 @@ RECORDED_COUNTS = (
     "twins_apart",
 )  # fmt: skip
 EXPLAIN_SECONDS = 5.0
-"""The most that looking for causes adds to a run, for all its targets together."""
+EXPLAIN_SHARE = 0.15
+"""Looking for causes takes at most so much processor time, or that share of the run before it, for all targets."""
 CASE_KINDS = ("grid", "fuzz", "recorded")
 
 
@@ -321,6 +322,7 @@ def _arms(options: RunOptions, observer: Observer, scratch: Path, base: Tree, he
 
 def _execute(state: _Run, supervisor: Supervisor) -> None:
     """Run what has to be run, and make a result of each planned target."""
+    began = time.monotonic()
     options = state.options
     units: list[Unit] = []
     shares = state.shares
@@ -398,7 +400,8 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         for i in todo
         if (result := state.results[i]).verdict == Verdict.DIFFERENT
     }
-    seconds = min(EXPLAIN_SECONDS, options.budget or EXPLAIN_SECONDS) if options.explain else None
+    allowed = max(EXPLAIN_SECONDS, EXPLAIN_SHARE * (time.monotonic() - began))
+    seconds = min(allowed, options.budget or allowed) if options.explain else None
     state.results |= find_causes(differing, supervisor, unit_options, seconds)
 
 

@@ -281,7 +281,7 @@ def _chance(target: TargetResult) -> str:
         return "Sampled many times, the two versions follow different distributions."
     if target.distribution.get("likeness") == Likeness.SAME_LAW:
         return f"In {target.distribution.get('samples')} samples of each version the distributions show no difference."
-    if target.fixed_noise and likeness is None:
+    if "base_draws" in target.fixed_noise and likeness is None:
         return "Results agree; only the states in which the generators are left differ."
     return ""
 

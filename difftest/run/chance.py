@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from difftest.run.explaining import Explanation
 
 GROUPS = 4
-CASES = 2
-"""Groups, and cases of each, that are run on fixed noise."""
+CASES = 6
+"""Groups, and cases of each, that are run on fixed noise while there is time."""
 NOISES = 4
 ENDS = 2
 """Noises a case is run on, and further ones in which single uniform numbers are often exactly 0 or just below 1."""
@@ -71,23 +71,28 @@ class Chance:
         self.draws: dict[int, dict[str, int]] = {BASE: {}, HEAD: {}}
         self.unknown: set[str] = set()
         self.repeats = False
-        self.cases = self.equal = 0
+        self.calls = self.cases = self.equal = 0
         self.kept = LAW_SHARE * self.asked["seconds"] if self.target.sampling is not None else 0.0
 
     def run(self) -> None:
         """Send `fixed_noise`, `distribution` and the class of each group, None where nothing is to be said."""
         groups: list[str | None] = [None] * len(self.asked["groups"])
         tried: dict[int, list[_Tried]] = {}
-        for number in self._noisy_groups():
-            tried[number] = list(self._try_group(number))
+        noisy = self._noisy_groups()
+        for turn in range(CASES):  # a case of each group before a second one of any
+            for number in noisy:
+                if (found := self._try_case(number, turn)) is not None:
+                    tried.setdefault(number, []).append(found)
         only_states = all(kind == Kind.RNG for each in self.asked["places"] for kind, _ in each)
         if only_states:
             self._look_at_draws()
         drew = bool(self.draws[BASE] or self.draws[HEAD])
         if not drew and not self.unknown:
+            if noisy and not self.calls and self.target.sampling is not None:
+                self.explanation.send({"fixed_noise": {"said": "not tried: looking for the cause was out of time"}})
             return  # nothing is drawn in the call: noise, if there is any, is among the inputs
         if not tried and not only_states:
-            return  # there was no time for it
+            return  # no case came to a call
         if not tried:
             said = f"only the states in which generators are left differ; {'; '.join(self._draws_said())}"
             draws = {"base_draws": self.draws[BASE], "head_draws": self.draws[HEAD]}
@@ -144,18 +149,18 @@ class Chance:
                 if sum(len(run.draws) for run in runs) > sum(map(len, self.draws.values())):
                     self.draws = {arm: run.draws for arm, run in enumerate(runs)}
 
-    def _try_group(self, number: int) -> Any:
+    def _try_case(self, number: int, turn: int) -> _Tried | None:
+        """What comes of one case of a group, when it has one for this turn and there is time."""
+        group = self.asked["groups"][number]
+        if turn >= len(group) or self.explanation.clock() > self.explanation.ends - self.kept:
+            return None
         places = {leaf for kind, leaf in self.asked["places"][number] if kind != Kind.RNG}
-        for index in self.asked["groups"][number][:CASES]:
-            if self.explanation.clock() > self.explanation.ends - self.kept:
-                return
-            case = self.explanation.cases[index]
-            pool = case.build()
-            if (found := self._try(index, case, pool, places)) is None:
-                continue
+        case = self.explanation.cases[group[turn]]
+        found = self._try(group[turn], case, case.build(), places)
+        if found is not None:
             self.cases += 1
             self.equal += found.equal
-            yield found
+        return found
 
     def _try(self, index: int, case: Case, pool: Pool, places: set[str]) -> _Tried | None:
         chosen: Schemes | None = None
@@ -187,6 +192,7 @@ class Chance:
         return _Tried(True, True, matters)
 
     def _call(self, index: int, arm: int, case: Case, pool: Pool, noise: Noise, schemes: Schemes) -> _Run:
+        self.calls += 1
         lifted = self.unit.arms[arm]
         functions = [lifted.get(symbol) for symbol in self.target.noise if lifted.has(symbol)]
         drawn = FixedNoise(noise, schemes[0])
