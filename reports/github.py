@@ -20,6 +20,9 @@ MOST = 10
 
 VALUE_SHOWN = 300
 CAUSE_SHOWN = 800
+"""Characters of a cause or a reason: an annotation is read in passing."""
+
+SENTENCE_SHOWN = 4_000
 LEVELS = {Verdict.DIFFERENT: "error", Verdict.UNMEASURED: "warning", Verdict.EXPECTED: "notice"}
 NAMES_SHOWN = 20
 
@@ -27,9 +30,10 @@ NAMES_SHOWN = 20
 def render(result: RunResult) -> str:
     """Workflow commands, one a line: an error per different target, a warning per unmeasured, a notice per expected.
 
-    The last line is a notice with the sentence of the run. An annotation stands on the first changed line that only
-    differing cases ran, else on the first changed line. `closure[arm]` may carry `file` and `line`, the place to
-    annotate; without these the file comes from the symbol's module and the annotation stands at its top.
+    The last line is a notice with the sentence of the run, a warning where nothing was compared. An annotation stands
+    on the first changed line that only differing cases ran, else on the first changed line. `closure[arm]` may carry
+    `file` and `line`, the place to annotate; without these the file comes from the symbol's module and the annotation
+    stands at its top.
     """
     lines: list[str] = []
     sayings: list[tuple[Verdict, Callable[[TargetResult], str]]] = [
@@ -43,15 +47,22 @@ def render(result: RunResult) -> str:
         shown = targets if len(targets) <= most else targets[: most - 1]
         for target in shown:
             title = f"difftest: {verdict}: {plain(label(target, result), VALUE_SHOWN)}"
-            lines.append(_command(LEVELS[verdict], saying(target), title, **_location(target)))
+            message = _cut(saying(target)) if verdict != Verdict.DIFFERENT else saying(target)
+            lines.append(_command(LEVELS[verdict], message, title, **_location(target)))
         lines += _rest(targets[len(shown) :], verdict, result)
-    lines.append(_command("notice", sentence(result), f"difftest: {result.verdict}"))
+    last = "notice" if result.targets else "warning"
+    lines.append(_command(last, plain(sentence(result), SENTENCE_SHOWN), f"difftest: {result.verdict}"))
     return "".join(f"{line}\n" for line in lines)
 
 
 def summary(result: RunResult) -> str:
     """Markdown for the step summary (`$GITHUB_STEP_SUMMARY`), well under its limit of 1 MiB."""
     return markdown.render(result)
+
+
+def _cut(text: str) -> str:
+    """The text with its line ends, cut as :func:`plain` cuts a line."""
+    return text if len(text) <= CAUSE_SHOWN else f"{text[:CAUSE_SHOWN]}… ({len(text)} characters)"
 
 
 def _rest(targets: Sequence[TargetResult], verdict: Verdict, result: RunResult) -> list[str]:

@@ -33,7 +33,7 @@ def annotations(result: RunResult) -> list[tuple[str, dict[str, str], str]]:
 @pytest.mark.parametrize("name", RESULTS)
 def test_each_line_is_a_command_and_the_last_one_the_sentence(name: str) -> None:
     level, properties, message = annotations(RESULTS[name])[-1]
-    assert (level, message) == ("notice", sentence(RESULTS[name]))
+    assert (level, message) == ("notice" if RESULTS[name].targets else "warning", sentence(RESULTS[name]))
     assert properties == {"title": f"difftest: {RESULTS[name].verdict}"}
 
 
@@ -93,6 +93,28 @@ def test_no_more_than_github_shows_and_the_rest_is_counted(count: int) -> None:
         assert sum(each == level for each, _, _ in found) == least
     aggregated = [p["title"] for level, p, _ in found if level == "error" and "more" in p["title"]]
     assert aggregated == ([] if count == 10 else [f"difftest: {count - 9} more different targets"])
+
+
+def test_a_long_reason_is_cut_with_its_length() -> None:
+    reason = "50% of it: a, b\n" * 1_000
+    for target in (replace(API_CHANGE, reason=reason), replace(EXPECTED, reason=reason)):
+        (_, _, message), *_ = annotations(run(target))
+        assert len(message) < 1_000
+        assert message.startswith("50% of it: a, b\n50%") and message.endswith("(16000 characters)")
+
+
+def test_nothing_compared_is_a_warning() -> None:
+    ((level, properties, message),) = annotations(run())
+    assert (level, properties["title"]) == ("warning", "difftest: unmeasured")
+    assert "nothing was compared" in message
+
+
+def test_a_changed_file_may_be_called_anything() -> None:
+    path = "dir with space/100%,a:b\nc.py"
+    change = Change("a:b", "changed", path, path, (ChangedLine("+", None, 3, "x", "differing"),))
+    (_, properties, message), *_ = annotations(run(replace(DIFFERENT, changes=(change,))))
+    assert (properties["file"], properties["line"]) == (path, "3")
+    assert "line 3 of dir with space/100%,a:b\\nc.py" in message
 
 
 def test_annotations_stay_short_and_the_summary_within_its_limit() -> None:
