@@ -1,4 +1,5 @@
-"""What accelerator code asks of torch and a host without an accelerator cannot give: pinned memory and streams.
+"""What accelerator code asks of torch and a host without an accelerator cannot give: pinned memory, streams and the
+properties of a device.
 
 Pinned memory is plain memory there, and everything runs in the order it is written in. Neither is an outcome of a
 call, so both arms get the same.
@@ -63,6 +64,14 @@ class HostEvent:
         return True
 
 
+class HostProperties:
+    """What launches go by, as the platform's stand-in has it: so few compute units that one program serves several
+    rows, as with the large batches of an accelerator."""
+
+    name = "host"
+    multi_processor_count = 3
+
+
 def bridge_host() -> tuple[str, ...]:
     """Give accelerator code what it asks of a host; once a process, before the code under test is loaded.
 
@@ -82,10 +91,11 @@ def _install() -> tuple[str, ...]:
     stream: Any = HostStream()
     torch.cuda.Stream = HostStream  # type: ignore[misc, assignment]
     torch.cuda.Event = HostEvent  # type: ignore[misc, assignment]
+    torch.cuda.get_device_properties = lambda device=None: HostProperties()
     torch.cuda.current_stream = lambda device=None: stream
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.stream = lambda chosen: chosen if chosen is not None else stream  # type: ignore
-    return ("pinned memory is plain memory", "streams run in order")
+    return ("pinned memory is plain memory", "streams run in order", "a device has 3 compute units")
 
 
 def _unpinned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -59,6 +59,7 @@ class NotCalled:
 _ENVIRONMENT = (ImportError, LiftError)
 _ENVIRONMENT_MESSAGE = re.compile(
     r"pin(ned)?[ _]memory|CUDA driver|NVIDIA driver|not compiled with CUDA|no active drivers|stand-in|"
+    r"No CUDA GPUs|cudaGetDeviceCount|"
     r"interpreter builder|Cannot call @triton.jit'd outside|AITER is not there|"
     r"'_OpNamespace' '\w+' object has no attribute",  # an operator compiled from sources that no tree holds
     re.IGNORECASE,
