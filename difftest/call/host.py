@@ -91,7 +91,8 @@ def _install() -> tuple[str, ...]:
     stream: Any = HostStream()
     torch.cuda.Stream = HostStream  # type: ignore[misc, assignment]
     torch.cuda.Event = HostEvent  # type: ignore[misc, assignment]
-    torch.cuda.get_device_properties = lambda device=None: HostProperties()
+    properties: Any = HostProperties()
+    torch.cuda.get_device_properties = lambda device=None: properties
     torch.cuda.current_stream = lambda device=None: stream
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.stream = lambda chosen: chosen if chosen is not None else stream  # type: ignore
