@@ -55,6 +55,9 @@ JOB_SECONDS = 0.25
 SILENT_SECONDS = 60.0
 """How long a measuring process may say nothing, beyond the target's time for a call, before it counts as hanging."""
 
+JUDGE_SECONDS = 0.008
+"""Time to judge one comparison that is open at the end."""
+
 COMPARE_SHARE = 0.3
 """Share of the time left after lifting for comparing the outputs, beyond the start of the comparing process."""
 
@@ -163,7 +166,12 @@ class _Bench:
 
     @property
     def deadline(self) -> float:
-        return self.began + self.options.budget
+        """When measuring ends, so that what is open then can still be judged within the budget."""
+        return (
+            self.began
+            + self.options.budget
+            - JUDGE_SECONDS * sum(bool(c.measured) and not c.settled for c in self.comparisons)
+        )
 
     def spec(self, head: int) -> str:
         return self.options.heads[head]
@@ -230,7 +238,7 @@ def _check(options: BenchOptions) -> tuple[str, tuple[str, ...]]:
     """The shape list's name, and patterns of labels to keep."""
     if not options.heads:
         raise UsageError("no head to compare with; give --head TREE")
-    if options.budget <= 0:
+    if not options.budget > 0:
         raise UsageError(f"--budget must be more than 0, not {options.budget:g}")
     if options.max_regression is not None and not 0 <= options.max_regression < 1000:
         raise UsageError(f"--max-regression must be a percentage from 0 on, not {options.max_regression:g}")
@@ -241,7 +249,7 @@ def _check(options: BenchOptions) -> tuple[str, tuple[str, ...]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"--shapes {options.shapes} is none of grid, quick, and no file: {reason}") from None
-    patterns = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    patterns = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
     if not patterns:
         raise UsageError(f"--shapes {options.shapes} names no shape; write a label or a glob of labels on each line")
     return "grid", patterns

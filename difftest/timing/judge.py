@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,11 +35,16 @@ class Measured:
 
 
 def estimate_of(measured: Sequence[Measured], confidence: float = 0.95) -> Estimate:
-    """The change over all layouts.
+    """The change over all layouts. The last ones are remembered: what settles a shape is asked for again at the end.
 
     Raises:
         ValueError: nothing measured, or a layout without pairs.
     """
+    return _estimate_of(tuple(measured), confidence)
+
+
+@lru_cache(maxsize=2048)
+def _estimate_of(measured: tuple[Measured, ...], confidence: float) -> Estimate:
     return statistics.estimate([_ratios(layout) for layout in measured], confidence=confidence)
 
 
@@ -78,7 +84,10 @@ def judge_shape(
     decision = statistics.decide(found, rule)
     said = list(notes)
     disagreements = sum(layout.conditions.disagreements for layout in measured)
-    if disagreements:
+    own = sum(layout.conditions.disagreements for layout in floor)
+    if disagreements and own:  # memory that nobody wrote, or results that are drawn anew
+        said.append(f"base's results differ from base's own, too ({own} of {ground.pairs} pairs)")
+    elif disagreements:
         said.append(f"results differed in {disagreements} of {found.pairs} pairs while timed")
         if decision.verdict is SpeedVerdict.FASTER:
             decision = Decision(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .statistics import FEWEST_LAYOUTS
 
-PLANNED_LAYOUTS = FEWEST_LAYOUTS + 2
+PLANNED_LAYOUTS = FEWEST_LAYOUTS + 1
 LEAST_SHARE = 0.05
 """Share of the time left that further shapes of loaded targets may have even where loading takes most of the time."""
 

@@ -19,22 +19,22 @@ few layouts. A head is
 
 What it does, simulated with layout offsets of 0.45 % (a seventh of them three times the rest), shifts of whole
 processes of 0.1 %, Student-t noise (3 degrees) of 1 % a pair, 15 % of the pairs disturbed by 30 % on average and a
-place effect of 0.4 %; 8 pairs in the first four layouts and 24 in later ones, asked after 4, 6, 8 … and at most 50:
+place effect of 0.4 %; 8 pairs in the first four layouts and 24 in later ones, 48 where pairs account for most of what
+layouts vary by (:func:`within_share`), asked after 4, 6, 8 … and at most 80 (0.5, 2, 3 and 5 %: always 24, at most 50):
 
 ====== ================================================ =========
 truth  verdicts                                         layouts
 ====== ================================================ =========
-0      400 no change of 400                             12
+0      2000 no change of 2000                           10
 0.5 %  22 slower, 77 no change, 1 inconclusive of 100   22
-1 %    98 slower, 2 no change of 100                    19
+1 %    296 slower, 4 no change of 300                   16
 2 %    100 slower of 100                                11
 3 %    100 slower of 100                                8
 5 %    100 slower of 100                                7
 ====== ================================================ =========
 
-With all noise half as large again: 397 no change and 3 inconclusive of 400 without a change; of 100 changes of 1 %, 96
-are found. With pairs six times as noisy and layouts as above: no alarm in 400 without a change (312 inconclusive), and
-of 100 changes of 2 % 89 are found, the rest inconclusive.
+With pairs four times as noisy and layouts as above: again 2000 no change of 2000 (25 layouts) and 296 of 300 changes of
+1 % found, 4 no change (40 layouts).
 """
 
 from __future__ import annotations

@@ -313,7 +313,8 @@ Written by `tests/timing/campaign.py`. Every repetition is a whole `difftest ben
 (batch 1, 16, 64, 256; 3 drafts, acceptance 0.6, vocabulary 151,936) with default settings and processes of its own.
 Measured on {facts["machine"]}, Python {facts["python"]}, torch {facts["torch"]}; {at_a_time} at a time, each on two
 cores of its own. *Busy* means that a process which never rests has the second of them. The slower heads' loop was
-calibrated {calibrations} times. Bounds are exact (Clopper and Pearson), one-sided, 95 %.
+calibrated {calibrations} times. Seconds are those of the whole command, imports of torch included. Bounds are exact
+(Clopper and Pearson), one-sided, 95 %.
 
 {report}"""
 

@@ -86,7 +86,7 @@ def _tree(folder: Path, call: str = _CALL, state: str = "", spin: int = 2_000) -
 @pytest.fixture
 def shapes(tmp_path: Path) -> str:
     path = tmp_path / "shapes.txt"
-    path.write_text("# two small ones\nbatch 1, 3 drafts, acceptance 0.6\nbatch 8, 3 *0.6\n")
+    path.write_text("# two small ones\n  # indented\nbatch 1, 3 drafts, acceptance 0.6\nbatch 8, 3 *0.6\n")
     return str(path)
 
 
@@ -182,6 +182,9 @@ def test_a_bench_says_what_it_cannot_do(tmp_path: Path, shapes: str) -> None:
     base, slow = _tree(tmp_path / "base"), _tree(tmp_path / "slow", spin=2_500)
     with pytest.raises(UsageError, match="no head"):
         bench(BenchOptions(base, ()))
+    for budget in (0.0, float("nan")):
+        with pytest.raises(UsageError, match="--budget must be more than 0"):
+            bench(BenchOptions(base, (slow,), budget=budget))
     with pytest.raises(UsageError, match="none of grid, quick"):
         _run(base, slow, shapes="small")
     with pytest.raises(UsageError, match="no shape is called batch 3"):
@@ -203,7 +206,7 @@ def test_kernels_are_untimed_on_a_cpu_with_a_reason(tmp_path: Path) -> None:
 
 def test_without_a_named_target_what_can_be_timed_decides(tmp_path: Path) -> None:
     base, slow = _tree(tmp_path / "base"), _tree(tmp_path / "slow", spin=2_500)
-    result = bench(BenchOptions(base, (slow,), shapes="quick", budget=20.0))
+    result = bench(BenchOptions(base, (slow,), shapes="quick", budget=45.0))
     assert {shape.target for shape in result.shapes} >= {_TARGET}
     assert result.exit_code == 0, result.missed
 

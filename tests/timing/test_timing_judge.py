@@ -12,7 +12,7 @@ import pytest
 from bench_results import bench, measured, shape
 
 from difftest.reports.bench_words import bench_sentence, change_words, remark_lines
-from difftest.timing.judge import corrected, judge_grids, judge_shape, regressions, settled
+from difftest.timing.judge import Measured, corrected, judge_grids, judge_shape, regressions, settled
 from difftest.timing.result import BenchResult, ShapeResult, Untimed
 from difftest.timing.statistics import Rule, SpeedVerdict
 
@@ -49,6 +49,17 @@ def test_faster_with_other_results_is_not_faster() -> None:
     found = judge_shape("t", "batch 1", "head", {"batch": 1}, wrong)
     assert found.verdict == SpeedVerdict.INCONCLUSIVE
     assert "results differed in 36 of 240 pairs" in found.notes[0]
+
+
+def test_results_that_base_itself_gives_anew_stand_against_nothing() -> None:
+    def differing(data: list[Measured]) -> list[Measured]:
+        return [replace(layout, conditions=replace(layout.conditions, disagreements=3)) for layout in data]
+
+    head, floor = differing(measured(10.0, -0.5)), measured(10.0, 0.0, seed=1)
+    assert judge_shape("t", "s", "h", {}, head, floor=floor).verdict == SpeedVerdict.INCONCLUSIVE
+    found = judge_shape("t", "s", "h", {}, head, floor=differing(floor))
+    assert found.verdict == SpeedVerdict.FASTER
+    assert found.notes[0] == "base's results differ from base's own, too (36 of 240 pairs)"
 
 
 def test_a_change_that_base_against_base_shows_too_is_no_change() -> None:

@@ -18,16 +18,16 @@ def test_every_target_has_its_turn_and_its_first_shapes_lie_far_apart() -> None:
     assert in_turn([]) == []
 
 
-def test_a_first_process_may_take_a_sixth_of_the_time() -> None:
-    assert spare(20.0, {}, 0.0) == pytest.approx(20 / 6)
+def test_a_first_process_may_take_a_fifth_of_the_time() -> None:
+    assert spare(20.0, {}, 0.0) == 4.0
     assert spare(-1.0, {}, 0.0) == 0.0
 
 
 def test_what_is_under_way_keeps_the_time_that_it_needs() -> None:
-    # 5 more layouts of a shape, and 2 more of another; 5 more loadings of two targets, 0.25 s each
+    # 4 more layouts of a shape, and 1 more of another; 4 more loadings of two targets, 0.25 s each
     begun = {("one", 0): Begun(1, 1.0), ("two", 0): Begun(4, 2.0)}
-    assert spare(26.0, begun, 0.25) == pytest.approx((26 - 5 - 4 - 2.5) / 6)
-    assert spare(11.0, begun, 0.25) == 0.0
+    assert spare(26.0, begun, 0.25) == pytest.approx((26 - 4 - 2 - 2) / 5)
+    assert spare(8.0, begun, 0.25) == 0.0
 
 
 def test_of_what_is_under_way_goes_on_what_the_time_suffices_for() -> None:
