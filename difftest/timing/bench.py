@@ -49,7 +49,7 @@ QUADS = {"cpu": (4, 12, 24), "cuda": (12, 24, 48)}
 """Quads of a layout: few while most shapes settle, more for those that are close, and still more for these where pairs
 vary so much that layouts differ by little else. Where loading takes seconds, more of all."""
 
-JOB_SECONDS = 0.25
+JOB_SECONDS = {"cpu": 0.25, "cuda": 0.5}
 """Time to measure one shape in one layout, where calls are long; at least two quads are measured all the same."""
 
 SILENT_SECONDS = 60.0
@@ -494,7 +494,7 @@ class _Timing:
             "under_way": sum(c.spot in begun for c in self.jobs),
             "spare": spare,
             "least": least,
-            "seconds": JOB_SECONDS,
+            "seconds": JOB_SECONDS[state.options.device],
             "deadline": state.deadline,
             "agree": {c.target: not any(d.differs for d in active if d.target == c.target) for c in active},
             "bridge": state.bridged,

@@ -14,7 +14,7 @@ from difftest.demo import TREES
 from difftest.errors import NothingCompared, UsageError
 from difftest.timing.bench import BenchOptions, bench
 from difftest.timing.result import BenchResult
-from difftest.timing.statistics import SpeedVerdict
+from difftest.timing.statistics import FEWEST_LAYOUTS, SpeedVerdict
 
 _FILE = "vllm/v1/sample/rejection_sampler.py"
 _TARGET = "v1.parse_output"
@@ -136,6 +136,8 @@ def test_no_cheat_is_called_faster(tmp_path: Path, shapes: str) -> None:
     result = _run(base, *heads, shapes=shapes)
     assert not result.untimed
     assert len(result.shapes) == 2 * len(heads)
+    print(*(f"{Path(s.head).name}, {s.shape}: {s.words}, {len(s.layouts)} loadings" for s in result.shapes), sep="\n")
+    assert min(len(shape.layouts) for shape in result.shapes) >= FEWEST_LAYOUTS, "too few for any verdict"
     faster = [(shape.head, shape.words) for shape in result.shapes if shape.verdict == SpeedVerdict.FASTER]
     assert not faster
     compiling = [shape for shape in result.shapes if shape.head == heads[0]]
