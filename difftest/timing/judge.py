@@ -239,7 +239,13 @@ def _crossings(mine: Sequence[ShapeResult], every: Sequence[ShapeResult], head: 
     having = [shape for shape in mine if "batch" in shape.axes]
     if len({shape.axes["batch"] for shape in having}) < 2:
         return []
-    said = [crossing_words("batch", by_axis(*_by_batch(having), band))]
+    # A shape that is not settled is neither alike nor better.
+    settled_ones = [shape for shape in having if shape.verdict != SpeedVerdict.INCONCLUSIVE]
+    said = [crossing_words("batch", by_axis(*_by_batch(settled_ones), band))] if settled_ones else []
+    unknown = {shape.axes["batch"] for shape in having} - {shape.axes["batch"] for shape in settled_ones}
+    if said and unknown:
+        said[0] += f"; not settled at {', '.join(f'{batch:g}' for batch in sorted(unknown))}"
+    having = [shape for shape in having if len(shape.layouts) >= statistics.FEWEST_LAYOUTS]
     others = dict.fromkeys(shape.head for shape in every if shape.head != head)
     for other in others:
         theirs = {shape.shape: shape.head_times.median / shape.base.median for shape in every if shape.head == other}

@@ -115,6 +115,13 @@ def test_a_grid_in_which_nothing_is_slower_says_so() -> None:
     assert grid.crossing[0] == "better at every batch"
 
 
+def test_a_batch_that_is_not_settled_is_not_called_alike() -> None:
+    shapes = [shape(1, 10.0, 0.1, layouts=2), shape(2, 10.0, -0.1), shape(4, 10.0, -0.1), shape(8, 10.0, 0.0)]
+    crossing = judge_grids(shapes)[0].crossing
+    assert crossing == ("better or alike at every batch, alike at 1 of 3; not settled at 1",)
+    assert judge_grids([shape(1, 10.0, 0.1, layouts=2), shape(2, 10.0, 0.1, layouts=2)])[0].crossing == ()
+
+
 def test_shapes_of_too_few_loadings_are_neither_worst_nor_median() -> None:
     shapes = [shape(1, 10.0, 0.01), shape(2, 10.0, -0.1), shape(4, 10.0, 1.8, layouts=1)]
     grid = judge_grids(shapes)[0]
