@@ -150,7 +150,8 @@ def outside_words(group: Group) -> str:
         return ""
     if group.outside_contract == group.cases:
         return "; all outside the contract"
-    return f"; {group.outside_contract} of the {group.cases} cases are outside the contract"
+    verb = "is" if group.outside_contract == 1 else "are"
+    return f"; {group.outside_contract} of the {group.cases} cases {verb} outside the contract"
 
 
 def group_facts(group: Group) -> list[tuple[str, str]]:

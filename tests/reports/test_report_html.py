@@ -174,7 +174,7 @@ def test_causes_axes_and_changed_source_are_there() -> None:
     text = " ".join("".join(page.text).split())
     for wanted in (
         "Likely cause. In 3 of the 12 differing cases: return[*]: values differ by a few units in the last place.",
-        "1. 3 cases: return[*]: values differ by a few units in the last place; 1 of the 3 cases are outside",
+        "1. 3 cases: return[*]: values differ by a few units in the last place; 1 of the 3 cases is outside",
         "for examplereturn[1, 3], request 1: 3 of 64 elements differ (4.69 %), inside the contract",
         "its case5d41402abc4b2a76: batch 4, vocabulary 16, repetition 1.1",
         "all 3 differing cases have layout: padded rows",
