@@ -285,7 +285,7 @@ def _example(mismatch: Mismatch) -> list[str]:
     base, head = both_values(mismatch, VALUE_SHOWN)
     facts = "; ".join(filter(None, (ulp_words(mismatch), extent(mismatch))))
     lines = [f"- for example {code(place(mismatch))}: base {code(base)}, head {code(head)}{f'; {facts}' * bool(facts)}"]
-    lines += [f"  {text(line)}" for line in further_detail(mismatch, neighbours=False)[:4]]
+    lines += [f"  - {text(line)}" for line in further_detail(mismatch)[:4]]
     name = f", {text(mismatch.label)}" if mismatch.label else ""
     return [*lines, f"- its case: {code(mismatch.case, 64)}{name}, {contract_words(mismatch)}"]
 
