@@ -13,7 +13,16 @@ from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of, takes
 from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
-from difftest.cases.v2_state import add_request, flush, life_state, make_state, methods, request_slots
+from difftest.cases.v2_state import (
+    SAMPLING_DEFAULTS,
+    add_request,
+    flush,
+    life_state,
+    make_state,
+    methods,
+    request_slots,
+)
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
 SAMPLER = f"{GPU}.sample.sampler:Sampler"
@@ -66,6 +75,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
 }
 """Requests by name. All have a seed: without one the slot's is drawn from numpy's generator (see the states)."""
 
+PENALTIES = ("repetition", "frequency", "presence")
 MODES = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
 PATTERNS = (
     *("random", "integer grid", "bf16 grid", "near ties", "two maxima", "all equal", "-inf some", "-inf all but one"),
@@ -193,9 +203,63 @@ def outcome(output: Any) -> dict[str, Any]:
     return {name: getattr(output, name) for name in names if hasattr(output, name)}
 
 
+_NOT_IN_METADATA = ("allowed_token_ids", "logit_bias", "bad_words_token_ids", "min_tokens")
+
+
+def step_metadata(arm: Arm, pool: Pool) -> Any:
+    """What the sampler of versions before it kept requests was told of a step, of each row or of each slot.
+
+    Raises:
+        ApiChange: a request asks for what these versions do not do.
+    """
+    cls = arm.get(f"{GPU}.sample.metadata:SamplingMetadata")
+    fields = takes(cls)
+    given = [{**SAMPLING_DEFAULTS, **request} for request in pool["requests"]]
+    asked = {name for request in given for name in request if request[name] != SAMPLING_DEFAULTS[name]}
+    if missing := [name for name in (*_NOT_IN_METADATA, "min_p") if name in asked and name not in fields]:
+        raise ApiChange(f"this version's sampler knows no {missing[0]}")
+    tokens, vocab = pool["all_token_ids"], pool["logits"].shape[1]
+    prompt, output = (torch.zeros(tokens.shape[0], vocab, dtype=torch.int32) for _ in range(2))
+    for slot in pool["idx_mapping"].tolist():
+        start, end = int(pool["prompt_len"][slot]), int(pool["prefill_len"][slot])
+        prompt[slot] = torch.bincount(tokens[slot, :start], minlength=vocab)[:vocab]
+        output[slot] = torch.bincount(tokens[slot, start:end], minlength=vocab)[:vocab]
+    seen = torch.nn.functional.pad(prompt > 0, (0, -vocab % 32)).view(tokens.shape[0], -1, 32).long()
+    logprobs = max(-1 if request["logprobs"] is None else request["logprobs"] for request in given)
+    top_k = [request["top_k"] or vocab for request in given]
+    by_slot = "idx_mapping" in takes(arm.get(f"{GPU}.sample.gumbel:gumbel_sample"))
+
+    def each(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        rows = torch.tensor([request[name] for request in given], dtype=dtype)
+        if not by_slot:
+            return rows
+        slots = torch.ones(tokens.shape[0], dtype=dtype)
+        slots[pool["idx_mapping"].long()] = rows
+        return slots
+
+    values = {
+        "idx_mapping": pool["idx_mapping"],
+        "temperature": each("temperature"),
+        "top_k": torch.tensor(top_k, dtype=torch.int32) if "top_k" in asked else None,
+        "top_p": torch.tensor([request["top_p"] for request in given]) if "top_p" in asked else None,
+        "min_p": each("min_p") if "min_p" in asked else None,
+        **{f"{kind}_penalty": each(f"{kind}_penalty") for kind in PENALTIES},
+        "seeds": each("seed", torch.int64),
+        "pos": pool["positions"],
+        "max_num_logprobs": None if logprobs < 0 else logprobs,
+        "prompt_bin_counts": prompt,
+        "prompt_bin_mask": (seen << torch.arange(32)).sum(-1).to(torch.int32),
+        "output_bin_counts": output,
+    }
+    return cls(**arm.bind(cls, values))
+
+
 def prepare(arm: Arm, pool: Pool) -> Call:
     """Requests come into slots 4, 1 and 2; then a step of one row a request is sampled."""
     sampler = make_sampler(arm, pool)
+    if "sampling_metadata" in takes(type(sampler).__call__):
+        metadata = step_metadata(arm, pool)
+        return Call(lambda: outcome(sampler(pool["logits"], metadata)))
 
     def step() -> dict[str, Any]:
         for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
