@@ -411,6 +411,11 @@ def forward_cases() -> Iterator[Case]:
         for temperatures in ("greedy", "mixed")
     ]
     together += [
+        row_of(space, penalties="mixed", output_tokens="ragged", logprobs=3, mode=mode, dtype=dtype)
+        for mode in MODES
+        for dtype in space["dtype"][1:]
+    ]
+    together += [
         row_of(space, penalties="mixed", output_tokens="ragged", logprobs=3, mode="processed_logprobs"),
         row_of(space, penalties="on the last", output_tokens="trailing -1", drafts="-1 last"),
         row_of(space, bad_words="straddling", output_tokens="ragged", counts="full"),

@@ -239,7 +239,7 @@ _SAMPLE_AXES: axes.Axes = {
     "dtype": tuple(axes.FLOATS.values()),
     "layout": axes.LAYOUTS[:-1],
     "calls": (1, 2),
-    "fp64": (False,),
+    "fp64": (False, None),  # None: left to its default
 }
 
 
@@ -248,7 +248,7 @@ def _sample_pool(row: axes.Row, s: axes.Stream) -> Pool:
     return {
         "probs": probs,
         "generators": axes.seeds(row["seeds"], row["batch"]),
-        "use_fp64_gumbel": row["fp64"],
+        **({} if row["fp64"] is None else {"use_fp64_gumbel": row["fp64"]}),
         "calls": row["calls"],
     }
 
@@ -342,7 +342,7 @@ _MODULE_AXES: axes.Axes = {
     "vocab": (16, 7, 33, 1),
     "dtype": (torch.float32, torch.bfloat16),
     "layout": ("contiguous", "padded rows", "transposed"),
-    "fp64": (False, True),
+    "fp64": (False, True, None),
     "platform": metadata.PLATFORMS,
 }
 
@@ -352,7 +352,7 @@ def _module_pool(row: axes.Row, s: axes.Stream) -> Pool:
         **_filter_pool(row, s),
         "generators": axes.seeds(row["seeds"], row["batch"]),
         "logprobs_mode": row["mode"],
-        "use_fp64_gumbel": row["fp64"],
+        **({} if row["fp64"] is None else {"use_fp64_gumbel": row["fp64"]}),
         "platform": row["platform"],
     }
 
@@ -378,7 +378,8 @@ def sampler_module(arm: Arm, pool: Pool) -> Any:
     """The arm's TopKTopPSampler in the logprobs mode, and with the noise, that the pool says."""
     cls = arm.get(_SAMPLER)
     fields = {"logprobs_mode": metadata.logprobs_mode(arm, pool["logprobs_mode"])}
-    fields["use_fp64_gumbel"] = pool["use_fp64_gumbel"]
+    if "use_fp64_gumbel" in pool:
+        fields["use_fp64_gumbel"] = pool["use_fp64_gumbel"]
     _demand_parameter(cls, {**pool, "logprobs_mode": None}, "use_fp64_gumbel")
     if pool["logprobs_mode"].startswith("processed"):
         _demand_parameter(cls, pool, "logprobs_mode")

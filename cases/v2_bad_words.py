@@ -174,8 +174,11 @@ def cases() -> Iterator[Case]:
 # -- the state -----------------------------------------------------------------------------------------------------
 
 STATE_AXES = {
-    "words": ("two tokens", "one token", "three tokens", "many", "empty list", "129 words", "1025 tokens"),
-    "requests": ("all", "first", "none"),
+    "words": (
+        *("two tokens", "one token", "three tokens", "many", "empty list"),
+        *("128 words", "129 words", "1024 tokens", "1025 tokens"),
+    ),
+    "requests": ("all", "first", "last", "none"),
     "again": ("no", "slot without words", "slot with one word"),
     "batch": ("all", "one", "reversed"),
     "drafts": ("none", "full"),
@@ -201,10 +204,13 @@ def _state_pool(row: Row, s: Stream) -> Pool:
             "three tokens": [[*produced[-2:], 9], [*produced[-2:], 9]],
             "many": [[index % vocab] for index in range(20)],
             "empty list": [],
+            "128 words": [[index % vocab] for index in range(128)],
             "129 words": [[index % vocab] for index in range(129)],
+            "1024 tokens": [[3] * 1023, [5]],
             "1025 tokens": [[3] * 1024, [5]],
         }[row["words"]]
         wanted = row["requests"] == "all" or (row["requests"] == "first" and slot == 4)
+        wanted |= row["requests"] == "last" and slot == request_slots(count)[-1]
         words.append({"bad_words_token_ids": given} if wanted else {})
     return {
         **state,

@@ -54,6 +54,7 @@ AXES = {
     "dtype": tuple(FLOATS),
     "layout": ("contiguous", "padded rows", "sliced columns", "every other row"),
 }
+_WIDEST = ("allowed", "bias", "stop")
 _WIDTHS = {
     "equal": (16, 16, 16),
     "allowed widest": (64, 16, 8),
@@ -148,6 +149,9 @@ def cases() -> Iterator[Case]:
     yield from axes.cases_from(AXES, _pool, name=name, contract=_contract, limit=85)
     far = {**axes.plain(AXES), "layout": axes.FAR_ROWS, "rows": 4}
     yield from axes.cases_from(AXES, _pool, name=name, rows=[far])
+    # More ids of one kind than the table of another is wide.
+    wide = [{**axes.plain(AXES), "widths": f"{kind} widest", kind: "every id"} for kind in _WIDEST]
+    yield from axes.cases_from(AXES, _pool, name=name, rows=wide, prefix="wide: ")
 
 
 def prepare(arm: Arm, pool: Pool) -> Call:
@@ -182,6 +186,8 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "empty lists": {"allowed_token_ids": [], "logit_bias": {}},
     "1024 allowed": {"allowed_token_ids": list(range(1024))},
+    "1024 biases": {"logit_bias": dict.fromkeys(range(1024), 1.0)},
+    "128 stop ids": {"min_tokens": 9, "all_stop_token_ids": list(range(128))},
     "1025 allowed": {"allowed_token_ids": list(range(1025))},
     "1025 biases": {"logit_bias": dict.fromkeys(range(1025), 1.0)},
     "129 stop ids": {"min_tokens": 9, "all_stop_token_ids": list(range(129))},
@@ -197,8 +203,8 @@ STATE_AXES = {
 
 
 def _state_pool(row: Row, s: Stream) -> Pool:
-    if row["request"] == "1024 allowed":
-        row = {**row, "vocab": 1100}  # every allowed id is in the vocabulary
+    if row["request"].startswith(("1024", "128")):
+        row = {**row, "vocab": 1100}  # every id is in the vocabulary
     count = axes.sized(row, 3, 0)[0]
     chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
     slots = torch.tensor([request_slots(count)[index] for index in chosen], dtype=torch.int32)

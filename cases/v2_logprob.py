@@ -173,7 +173,7 @@ def topk_logits_cases() -> Iterator[Case]:
 
 NAMED_AXES = {
     "ids": ("some", "none", "on the first", "on the last", "many on one", "129 ids", "id V"),
-    "number": (2, 0, 6),
+    "number": (2, 0, 6, 12),
     "mapping": ("permuted", "identity", "two rows of one slot"),
     "logits": ("random", "integer grid", "-inf some", "NaN at the start"),
     "vocab": (50, 200, 1500),
@@ -192,6 +192,7 @@ def _named_pool(row: Row, s: Stream) -> Pool:
         "on the first": [drawn[0], None, None],
         "on the last": [None, None, drawn[2]],
         "many on one": [None, list(range(0, vocab, 3))[:40], drawn[2]],
+        "128 ids": [None, list(range(128)), None],
         "129 ids": [None, list(range(129)), None],
         "id V": [[vocab, 1], None, None],
     }
@@ -216,6 +217,8 @@ def named_cases() -> Iterator[Case]:
         contract=lambda row: row["ids"] not in ("129 ids", "id V") and row["logits"] not in axes.UNUSUAL_LOGITS,
         limit=45,
     )
+    most = {**axes.plain(NAMED_AXES), "ids": "128 ids", "vocab": 200}
+    yield from axes.cases_from(NAMED_AXES, _named_pool, name="v2.logprob_token_ids", rows=[most], prefix="most: ")
 
 
 def prepare_named(arm: Arm, pool: Pool) -> Call:
@@ -265,6 +268,9 @@ def rank_cases() -> Iterator[Case]:
         alone={"layout": (axes.FAR_ROWS,)},
         limit=61,
     )
+    # Counts that 16 bits do not hold.
+    rows = [{**axes.plain(RANK_AXES), "logits": "all equal", "vocab": vocab} for vocab in (40_000, 70_000)]
+    yield from axes.cases_from(RANK_AXES, _rank_pool, name="v2.ranks_kernel", rows=rows, prefix="large: ")
 
 
 def prepare_ranks(arm: Arm, pool: Pool) -> Call:

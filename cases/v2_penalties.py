@@ -16,6 +16,7 @@ from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, slots_for, takes
 from difftest.cases.v2_state import (
+    LENGTHS,
     add_request,
     flush,
     life_state,
@@ -319,9 +320,11 @@ STATE_AXES = {
     ),
     "again": ("no", "same slot without penalties", "same slot with other penalties", "flushed twice"),
     "batch": ("all", "one", "reversed"),
+    "lengths": ("short", "first long", "last long"),
     "vocab": (50, 33),
     "dtype": ("float32", "bfloat16"),
 }
+_LONG = 1500  # tokens: more than one block of counting
 
 
 def _state_pool(row: Row, s: Stream) -> Pool:
@@ -329,8 +332,12 @@ def _state_pool(row: Row, s: Stream) -> Pool:
     chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
     rows = rows_of([0] * len(chosen))
     mapping = torch.tensor([request_slots(count)[i] for i in chosen], dtype=torch.int32)
+    lengths = [list(each) for each in LENGTHS]
+    if row["lengths"] != "short":
+        for each in lengths[1:]:
+            each[request_slots(count)[0 if row["lengths"] == "first long" else -1] % len(each)] = _LONG
     return {
-        **life_state(s, row["vocab"], count),
+        **life_state(s, row["vocab"], count, lengths),
         "requests": [_PENALTIES[row["requests"][i % 3]] for i in range(count)],
         "again": row["again"],
         "logits": axes.logits("random", len(chosen), row["vocab"], s, FLOATS[row["dtype"]]),

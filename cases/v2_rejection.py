@@ -111,7 +111,12 @@ def draft_tokens(pattern: str, rows: Rows, logits: torch.Tensor, s: Stream) -> t
         first, done = rows.first[request], sum(rows.drafts[:request])
         flat.append(s.integer(0, vocab))
         for step in range(count):
-            place = {"likely": (first + step) % 2, "second likeliest": 1, "unlikeliest": vocab - 1}.get(pattern)
+            place = {
+                "likely": (first + step) % 2,
+                "second likeliest": 1,
+                "unlikeliest": vocab - 1,
+                "likeliest, then unlikeliest": 0 if step == 0 else vocab - 1,
+            }.get(pattern)
             flat.append(drawn[done + step] if place is None else int(order[first + step, place % vocab]))
     return torch.tensor(flat)
 
@@ -220,6 +225,10 @@ def _together() -> Iterator[Row]:
     # A block of ids of which none is possible, beside one that has some.
     for temperature in (plain["temperature"], greedy["temperature"]):
         yield {**plain, "temperature": temperature, "logits": "-inf all but one", "vocab": 8200, "draft logits": "none"}
+    # The first draft is taken, the second refused: what is drawn instead depends on what the second was drawn from.
+    for kept in ("sure of the draft", "same as target", "none"):
+        second = {**plain, "logits": "-inf all but one", "draft ids": "likeliest, then unlikeliest"}
+        yield {**second, "draft logits": kept}
     yield {**plain, "draft logits": "narrower", "logits": "last id likely", "draft ids": "id V-1"}
     # The last row is that of a draft when the request has fewer than the most.
     for one in (plain, greedy):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +57,16 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "logprobs 0": {"logprobs": 0, "seed": 3},
     "all logprobs": {"logprobs": -1, "seed": 3},
     "logprobs, filtered": {"logprobs": 5, "top_k": 2, "temperature": 0.5, "seed": 3},
+    # Stages that do not commute, with what comes out of them for every id.
+    "bias and penalties": {
+        "logit_bias": {token: (token % 5 - 2) * 1.5 for token in range(33)},
+        "repetition_penalty": 1.6,
+        "frequency_penalty": 0.5,
+        "logprobs": -1,
+        "seed": 3,
+    },
+    "cold min p": {"temperature": 0.4, "min_p": 0.2, "logprobs": -1, "seed": 9},
+    "hot and filtered": {"temperature": 1.8, "min_p": 0.02, "top_k": 20, "top_p": 0.8, "logprobs": -1, "seed": 9},
     "everything": {
         "temperature": 0.7,
         "top_k": 12,
@@ -139,6 +149,10 @@ def _contract(row: Row) -> bool:
 
 def cases() -> Iterator[Case]:
     yield from axes.cases_from(AXES, _pool, name="v2.sampler", contract=_contract, limit=48)
+    stages = ("bias and penalties", "cold min p", "hot and filtered", "everything")
+    plain = {**axes.plain(AXES), "mode": "processed_logprobs"}
+    rows = [{**plain, "request": each, "neighbours": "logprobs"} for each in stages]
+    yield from axes.cases_from(AXES, _pool, name="v2.sampler", rows=rows, prefix="stages: ")
 
 
 def batch_of(pool: Pool) -> SimpleNamespace:
@@ -192,6 +206,10 @@ def call_arguments(arm: Arm, sampler: Any, pool: Pool) -> dict[str, Any]:
         "pos": pool["positions"][pool["logits_indices"]],
         "draft_logits": pool.get("draft_logits"),
     }
+    if "invalid_drafts" in pool:
+        if "invalid_drafts" not in takes(method):
+            raise ApiChange("this version is not told which drafts a grammar rules out")
+        values["invalid_drafts"] = pool["invalid_drafts"]
     if "input_batch" not in takes(method):
         values = expanded_only(method, values)
     return arm.bind(sampler.__call__, values)
@@ -321,6 +339,57 @@ def rejection_cases() -> Iterator[Case]:
     yield from axes.cases_from(
         REJECTION_AXES, _rejection_pool, name="v2.rejection_sampler", contract=_contract, limit=34
     )
+    yield from _later_cases()
+
+
+def _later_cases() -> Iterator[Case]:
+    """What later versions do besides: drafts that a grammar rules out, and a batch that is verified in chunks."""
+    name = "v2.rejection_sampler"
+    sure: axes.Axes = {**REJECTION_AXES, "drafts": ((2, 1), (1, 2)), "draft logits": ("same as target",)}
+    sure = {**sure, "request": ("penalties", "greedy"), "neighbours": ("seeded",)}
+    plain = axes.plain(sure)
+
+    def ruled_out(row: Row, s: Stream) -> Pool:
+        pool = _rejection_pool(row, s)
+        return {**pool, "invalid_drafts": pool["expanded_local_pos"] > row["acceptable"]}
+
+    rows = [
+        {**plain, "acceptable": acceptable, "drafts": sure["drafts"][acceptable], "request": request}
+        for acceptable in (0, 1)
+        for request in sure["request"]
+    ]
+    yield from axes.cases_from({**sure, "acceptable": (0, 1)}, ruled_out, name=name, rows=rows, prefix="ruled out: ")
+
+    def in_chunks(row: Row, s: Stream) -> Pool:
+        return {**_rejection_pool(row, s), "rows a chunk": row["rows a chunk"]}
+
+    rows = [
+        {**axes.plain(REJECTION_AXES), "rows a chunk": size, "drafts": drafts, "request": request, "method": method}
+        for size, drafts, request, method in (
+            (2, (2, 1, 1), "everything", "standard"),
+            (3, (1, 2, 0), "logprobs", "block"),
+            (4, (2, 0, 1), "bad words", "standard"),
+            (3, (2, 0, 1), "penalties", "standard"),
+        )
+    ]
+    space = {**REJECTION_AXES, "rows a chunk": (2, 3, 4)}
+    yield from axes.cases_from(space, in_chunks, name=name, rows=rows, prefix="in chunks: ")
+
+
+_CHUNK_BYTES = "MAX_CHUNK_BYTES"
+
+
+def _chunked(verifier: Any, pool: Pool, call: Callable[[], Any]) -> Any:
+    """Call with so small a bound on a chunk's memory that it holds the case's number of rows."""
+    home = type(verifier).__call__.__globals__
+    if "rows a chunk" not in pool:
+        return call()
+    bytes_before = home[_CHUNK_BYTES]
+    home[_CHUNK_BYTES] = pool["rows a chunk"] * pool["logits"].shape[1] * 4
+    try:
+        return call()
+    finally:
+        home[_CHUNK_BYTES] = bytes_before
 
 
 def prepare_rejection(arm: Arm, pool: Pool) -> Call:
@@ -344,12 +413,15 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
         "use_strict_rejection_sampling": False,
     }
     verifier = cls(**arm.bind(cls, values))
+    arguments = call_arguments(arm, verifier, pool)
+    if "rows a chunk" in pool and _CHUNK_BYTES not in cls.__call__.__globals__:
+        raise ApiChange("this version verifies a batch in one piece")
 
     def step() -> dict[str, Any]:
         for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
             add_request(arm, sampler, slot, given, pool)
         flush(arm, sampler, pool)
-        return outcome(verifier(**call_arguments(arm, verifier, pool)))
+        return outcome(_chunked(verifier, pool, lambda: verifier(**arguments)))
 
     return Call(step)
 

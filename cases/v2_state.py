@@ -132,15 +132,15 @@ def make_state(arm: Arm, symbol: str, pool: Pool, vocab: int, **more: Any) -> An
     return cls(**arm.bind(cls, values))
 
 
-def add_request(arm: Arm, state: Any, slot: int, given: Mapping[str, Any], pool: Pool) -> None:
-    """Put a request into a slot. Whether the method says that the state is needed is left aside."""
+def add_request(arm: Arm, state: Any, slot: int, given: Mapping[str, Any], pool: Pool) -> Any:
+    """Put a request into a slot. What later versions return says whether the state is needed for it."""
     values = {
         "req_idx": slot,
         "req_id": f"request {slot}",
         "prompt_len": int(pool["prompt_len"][slot]),
         "sampling_params": sampling_params(given),
     }
-    state.add_request(**arm.bind(state.add_request, values))
+    return state.add_request(**arm.bind(state.add_request, values))
 
 
 def flush(arm: Arm, state: Any, pool: Pool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,16 @@ import torch
 from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream
 from difftest.cases.v2_batch import GPU, guarded_logits, map_rows, slots_for
-from difftest.cases.v2_state import add_request, flush, life_state, make_state, methods, request_slots, snapshot
+from difftest.cases.v2_state import (
+    SAMPLING_DEFAULTS,
+    add_request,
+    flush,
+    life_state,
+    make_state,
+    methods,
+    request_slots,
+    snapshot,
+)
 from difftest.target import Arm, Call, Case, Pool, Target
 
 SAMPLING_STATES = f"{GPU}.sample.states:SamplingStates"
@@ -33,6 +42,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "top_p just below 1": {"top_p": axes.JUST_BELOW_1, "seed": 3},
     "min_p 1": {"min_p": 1.0, "seed": 3},
     "min_p tiny": {"min_p": 1e-9, "seed": 3},
+    "temperature alone": {"temperature": 0.5, "seed": 3},
     "seed 0": {"seed": 0},
     "seed -1": {"seed": -1},
     "largest seed": {"seed": 2**63 - 1},
@@ -77,6 +87,14 @@ def cases() -> Iterator[Case]:
     )
 
 
+def _is_processed(given: Mapping[str, Any], vocab: int) -> bool:
+    """Whether a request changes logits, by definition: where a version does not say, it processes all."""
+    asked = {**SAMPLING_DEFAULTS, **given}
+    top_k = asked["top_k"] if 0 < asked["top_k"] <= vocab else vocab
+    changed = asked["temperature"] != 1.0 or asked["min_p"] != 0.0 or top_k != vocab or asked["top_p"] != 1.0
+    return bool(asked["temperature"] != 0.0 and changed)
+
+
 def prepare(arm: Arm, pool: Pool) -> Call:
     """Requests come into slots 4, 1 and 2, perhaps again; then temperature, min-p, top-k and top-p are applied."""
     logits = pool["logits"]
@@ -87,13 +105,24 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     context = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
 
     def life() -> dict[str, Any]:
+        seeded: dict[int, bool] = {}
+        needed = []
         for slot, given in zip(request_slots(len(pool["requests"])), pool["requests"], strict=True):
-            add_request(arm, state, slot, given, pool)
+            said = add_request(arm, state, slot, given, pool)
+            needed.append(_is_processed(given, vocab) if said is None else bool(said))
+            seeded[slot] = given.get("seed") is not None
         flush(arm, state, pool)
         if pool["again"] != "no":
-            add_request(arm, state, 1, _REQUESTS["plain" if "plain" in pool["again"] else "defaults"], pool)
+            again = _REQUESTS["plain" if "plain" in pool["again"] else "defaults"]
+            add_request(arm, state, 1, again, pool)
+            seeded[1] = again.get("seed") is not None
             flush(arm, state, pool)
-        found: dict[str, Any] = {"max_num_logprobs": state.max_num_logprobs(slots)}
+        asked = getattr(state, "any_explicit_seed", lambda chosen: any(seeded[int(slot)] for slot in chosen))
+        found: dict[str, Any] = {
+            "max_num_logprobs": state.max_num_logprobs(slots),
+            "needs processing": needed,
+            "explicit seeds": [asked(slots[at : at + 1]) for at in range(len(slots))],
+        }
         result = logits
         for name in ("apply_temperature", "apply_min_p", "apply_top_k_top_p"):
             if hasattr(state, name):
@@ -170,7 +199,8 @@ def prepare_staged(arm: Arm, pool: Pool) -> Call:
         staged = cls(**arm.bind(cls, pool))
         steps = []
         for turn in range(2 if pool["again"] else 1):
-            for row, start, values in pool["writes"]:
+            for row, start, given in reversed(pool["writes"]) if turn else pool["writes"]:
+                values = given[turn:] or given
                 if pool["elements"]:
                     staged.stage_write_elem(row, values[0] + turn if values else turn)
                 else:

@@ -59,7 +59,8 @@ def _pool(row: Row, s: Stream) -> Pool:
         "reordered": names[::-1],
         "none": [],
     }[row["requests"]]
-    masks = sum(rows.drafts[names.index(name)] + 1 for name in chosen)
+    bonus = row.get("bonus", 1)
+    masks = sum(rows.drafts[names.index(name)] + bonus for name in chosen)
     return {
         "logits": guarded_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
         **rows.pool(),
@@ -67,6 +68,7 @@ def _pool(row: Row, s: Stream) -> Pool:
         "grammar_req_ids": chosen,
         "grammar_bitmask": _mask(row["bits"], masks, row["vocab"], row["mask width"], s),
         "most_drafts": max(3, *rows.drafts),
+        "num_bonus_tokens": bonus,
     }
 
 
@@ -77,6 +79,9 @@ def _contract(row: Row) -> bool:
 
 def cases() -> Iterator[Case]:
     yield from axes.cases_from(AXES, _pool, name="v2.grammar_bitmask", contract=_contract, limit=75)
+    space = {**AXES, "bonus": (2, 3)}
+    rows = [{**axes.plain(AXES), "bonus": n, "requests": each} for n in (2, 3) for each in ("all", "last")]
+    yield from axes.cases_from(space, _pool, name="v2.grammar_bitmask", rows=rows, prefix="more bonus tokens: ")
 
 
 def batch_of(pool: Pool) -> SimpleNamespace:
@@ -99,12 +104,14 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     cls = arm.get(WORKER)
     wide = pool["grammar_bitmask"].shape[1] * 32
     values = {
-        "max_num_logits": logits.shape[0] + 2,
+        "max_num_logits": max(logits.shape[0], len(pool["grammar_bitmask"])) + 2,
         "vocab_size": max(logits.shape[1], wide),
         "device": logits.device,
-        "mask_stride": pool["most_drafts"] + 1,
-        "num_bonus_tokens": 1,
+        "mask_stride": pool["most_drafts"] + pool["num_bonus_tokens"],
+        "num_bonus_tokens": pool["num_bonus_tokens"],
     }
+    if pool["num_bonus_tokens"] != 1 and "num_bonus_tokens" not in takes(cls):
+        raise ApiChange("this version knows of one bonus token")
     worker = cls(**arm.bind(cls, values))
     known = {**pool, "input_batch": batch_of(pool)}
     return Call(worker.apply_grammar_bitmask, kwargs=arm.bind(worker.apply_grammar_bitmask, known))

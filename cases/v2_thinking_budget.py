@@ -45,6 +45,8 @@ AXES = {
     "layout": ("contiguous", "padded rows", "every other row"),
 }
 _PROMPT, _TOTAL = 6, 14
+_SCANNED = 1024
+"""Tokens of a block of the first scan."""
 
 
 def _put(tokens: list[int], place: int, marker: Sequence[int]) -> None:
@@ -54,18 +56,19 @@ def _put(tokens: list[int], place: int, marker: Sequence[int]) -> None:
 
 
 def _tokens(
-    place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[int]], drafts: int, s: Stream
+    place: str, markers: tuple[Sequence[int], Sequence[int], Sequence[int]], drafts: int, s: Stream, total: int
 ) -> list[int]:
     """Prompt, output and draft tokens of one request, with markers."""
     start, natural, forced = markers
-    tokens: list[int] = s.integers(0, 15, (_TOTAL + drafts,)).tolist()
+    tokens: list[int] = s.integers(0, 15, (total + drafts,)).tolist()
     at = {
         "in the prompt": 1,
         "in the output": _PROMPT + 1,
-        "at the very end": _TOTAL - len(start),
+        "at the very end": total - len(start),
         "across prompt and output": _PROMPT - 1,
-        "across output and drafts": _TOTAL - 1,
-        "in the drafts": _TOTAL,
+        "across output and drafts": total - 1,
+        "across scanned blocks": total - _SCANNED - 1,
+        "in the drafts": total,
         "at the very start": 0,
         "cut off": len(tokens) - 1,
     }.get(place, 2)
@@ -75,9 +78,9 @@ def _tokens(
     if place.startswith("ended"):
         _put(tokens, _PROMPT + 2, natural)
     if place == "ended and begun again":
-        _put(tokens, _TOTAL - len(start) - 1, start)
+        _put(tokens, total - len(start) - 1, start)
     if place == "forced end begun":
-        _put(tokens, _TOTAL - 1, forced[:1])
+        _put(tokens, total - 1, forced[:1])
     if place == "forced end begun in drafts":
         _put(tokens, len(tokens) - 1, forced[:1])
     return tokens
@@ -88,12 +91,13 @@ def _pool(row: Row, s: Stream) -> Pool:
     markers = MARKERS[row["markers"]]
     vocab = row["size"].vocabulary if "size" in row else 40
     count = slots_for(len(rows.slots))
-    state = token_state(s, 15, [_PROMPT] * count, [_TOTAL] * count, [_TOTAL] * count, _TOTAL + 6)
+    total = row.get("total", _TOTAL)
+    state = token_state(s, 15, [_PROMPT] * count, [total] * count, [total] * count, total + 6)
     input_ids: list[int] = []
     for slot, drafts in zip(rows.slots, rows.drafts, strict=True):
-        tokens = _tokens(row["place"], markers, drafts, s)
-        state["all_token_ids"][slot, :_TOTAL] = torch.tensor(tokens[:_TOTAL], dtype=torch.int32)
-        input_ids += [tokens[_TOTAL - 1], *tokens[_TOTAL:]]
+        tokens = _tokens(row["place"], markers, drafts, s, total)
+        state["all_token_ids"][slot, :total] = torch.tensor(tokens[:total], dtype=torch.int32)
+        input_ids += [tokens[total - 1], *tokens[total:]]
     budget = torch.full((count,), -1, dtype=torch.int32)
     for request, slot in enumerate(rows.slots):
         if row["only"] == "both" or request == ("first", "second").index(row["only"]):
@@ -102,7 +106,7 @@ def _pool(row: Row, s: Stream) -> Pool:
         "cold": (-1, -1, 0),
         "warm": (-1, -1, 0),
         "stale": (3, 1, 5),
-        "past the end": (3, 1, _TOTAL + 4),
+        "past the end": (3, 1, total + 4),
     }[row["cache"]]
     if row["cache"] == "warm":
         scanned = 1
@@ -138,6 +142,18 @@ def cases() -> Iterator[Case]:
     yield from axes.cases_from(
         AXES, _pool, name="v2.apply_thinking_budget", contract=lambda row: row["cache"] != "stale", limit=60
     )
+    # Histories that are scanned in blocks, from the end.
+    places = ("across scanned blocks", "at the very start", "in the output", "ended", "nowhere")
+    rows = [
+        {**axes.plain(AXES), "place": place, "markers": markers, "total": total}
+        for place, markers, total in [
+            *[(place, "two tokens", _SCANNED + 76) for place in places],
+            *[("across scanned blocks", markers, _SCANNED + 76) for markers in ("three tokens", "one token")],
+            *[("at the very start", "two tokens", total) for total in (_SCANNED - 1, _SCANNED, _SCANNED + 1)],
+        ]
+    ]
+    space = {**AXES, "total": (_TOTAL,)}
+    yield from axes.cases_from(space, _pool, name="v2.apply_thinking_budget", rows=rows, prefix="long: ")
 
 
 # -- the state -----------------------------------------------------------------------------------------------------

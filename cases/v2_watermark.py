@@ -132,7 +132,7 @@ def cases() -> Iterator[Case]:
 # -- contexts that have occurred -----------------------------------------------------------------------------------
 
 MASK_AXES = {
-    "history": ("repeats", "no repeat", "all the same", "empty", "prompt repeats", "one token"),
+    "history": ("repeats", "no repeat", "all the same", "empty", "prompt repeats", "one token", "first token again"),
     "max_history": (None, 1, 3, 100),
     "include_prompt": (False, True),
     "skip_partial_context": (False, True),
@@ -160,6 +160,8 @@ def _mask_pool(row: Row, s: Stream) -> Pool:
         past = tokens[slot, :total].tolist()
         if row["history"] == "prompt repeats":
             past = tokens[slot, :_PROMPT].tolist()
+        elif row["history"] == "first token again":  # what padding would be, were it read
+            past = tokens[slot, [0 if row["include_prompt"] else _PROMPT] * width].tolist()
         ends.append(([-1] * width + past)[-width:])
     pool: Pool = {
         "all_token_ids": guarded(tokens, fill=0),
@@ -236,7 +238,7 @@ DRAFT_AXES = {
     "include_prompt": (False, True),
     "enabled": ("all", "none", "first"),
     "history": MASK_AXES["history"],
-    "prior": ("other", "the same"),
+    "prior": ("other", "the same", "first step the same", "last step the same"),
 }
 
 
@@ -247,6 +249,8 @@ def _draft_pool(row: Row, s: Stream) -> Pool:
     prior = s.integers(0, 900, (rows + 1, 3, 2))
     if row["prior"] == "the same":
         prior[:rows] = pool["contexts"].unsqueeze(1)
+    elif row["prior"] != "other":
+        prior[:rows, 0 if row["prior"].startswith("first") else max(0, row["step"] - 1)] = pool["contexts"]
     enabled = {"all": [True] * rows, "none": [False] * rows, "first": [True, *[False] * (rows - 1)]}[row["enabled"]]
     kept = ("all_token_ids", "req_indices", "prompt_lens", "total_lens", "contexts", "max_history", "include_prompt")
     return {
@@ -259,6 +263,10 @@ def _draft_pool(row: Row, s: Stream) -> Pool:
 
 def draft_cases() -> Iterator[Case]:
     yield from axes.cases_from(DRAFT_AXES, _draft_pool, name="v2.draft_watermarks", limit=40)
+    # What is repeated only in the drafts of the block, inside the window, at its end and outside.
+    drafted: axes.Axes = {"step": (1, 2), "max_history": (None, 1, 2, 3), "prior": DRAFT_AXES["prior"][1:]}
+    rows = [{**axes.plain(DRAFT_AXES), "history": "empty", **row} for row in axes.product(drafted)]
+    yield from axes.cases_from(DRAFT_AXES, _draft_pool, name="v2.draft_watermarks", rows=rows, prefix="drafted: ")
 
 
 # -- rejection sampling with a watermark ---------------------------------------------------------------------------
@@ -272,7 +280,7 @@ def rejection_cases() -> Iterator[Case]:
         "width": (4, 1, 5),
     }
     chosen |= {name: REJECTION_AXES[name] for name in names}
-    chosen["vocab"], chosen["logits"] = (40, 1025), ("two maxima", "random", "-inf some", "NaN everywhere")
+    chosen["vocab"], chosen["logits"] = (40, 1025, 2500), ("two maxima", "random", "-inf some", "NaN everywhere")
     rest = {name: values[0] for name, values in REJECTION_AXES.items()}
 
     def build(row: Row, s: Stream) -> Pool:

@@ -21,6 +21,7 @@ def hasten(interpreter: Any) -> None:
     if hasattr(interpreter, "_LangPatchScope"):
         _operators(interpreter, tl)
     _shapes(tl)
+    _operands(interpreter, tl)
     _philox(interpreter, tl)
     builder = interpreter.interpreter_builder
     if not builder.options.debug:  # overflow is computed at every operator, to be asserted only when debugging
@@ -111,6 +112,30 @@ def _shapes(tl: Any) -> None:
         self.shape, self.numel = known[shape]
 
     tl.tensor.__init__ = init
+
+
+_SAME = frozenset({"int1", "int32", "int64", "uint32", "uint64", "fp32", "fp64"})
+"""dtypes whose operators take two of them as they are, divisions included."""
+
+
+def _operands(interpreter: Any, tl: Any) -> None:
+    """Two tensors of one shape and one such dtype need neither promotion nor broadcasting."""
+    semantic = type(interpreter.interpreter_semantic)
+    original = semantic.binary_op_type_checking_impl
+
+    def operands(self: Any, lhs: Any, rhs: Any, *args: Any, **kwargs: Any) -> Any:
+        if (
+            type(lhs) is tl.tensor
+            and type(rhs) is tl.tensor
+            and lhs.shape is rhs.shape
+            and type(lhs.dtype) is tl.dtype
+            and lhs.dtype.name in _SAME
+            and lhs.dtype == rhs.dtype
+        ):
+            return lhs, rhs
+        return original(self, lhs, rhs, *args, **kwargs)
+
+    semantic.binary_op_type_checking_impl = operands
 
 
 _KEYS = (0x9E3779B9, 0xBB67AE85)
