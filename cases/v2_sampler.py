@@ -363,13 +363,14 @@ def _later_cases() -> Iterator[Case]:
     def in_chunks(row: Row, s: Stream) -> Pool:
         return {**_rejection_pool(row, s), "rows a chunk": row["rows a chunk"]}
 
+    plain = {**axes.plain(REJECTION_AXES), "mode": "processed_logprobs"}
     rows = [
-        {**axes.plain(REJECTION_AXES), "rows a chunk": size, "drafts": drafts, "request": request, "method": method}
+        {**plain, "rows a chunk": size, "drafts": drafts, "request": request, "method": method}
         for size, drafts, request, method in (
             (2, (2, 1, 1), "everything", "standard"),
-            (3, (1, 2, 0), "logprobs", "block"),
+            (3, (1, 2, 0), "bias and penalties", "block"),
+            (3, (2, 0, 1), "bias and penalties", "standard"),
             (4, (2, 0, 1), "bad words", "standard"),
-            (3, (2, 0, 1), "penalties", "standard"),
         )
     ]
     space = {**REJECTION_AXES, "rows a chunk": (2, 3, 4)}
