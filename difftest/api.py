@@ -626,9 +626,11 @@ def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, st
 
     Cases that neither arm can run, or that ask one arm for what it does not have, do not stain those that were
     compared as long as these are more; a base that is not deterministic, or a run cut short by crashes, does.
+    Cases of a feature that neither version has are no part of either: a tenth of all is enough beside them.
     """
     harmless = ("api-change", "not exercised", "both arms end alike")
-    few = counts["unmeasured"] > counts["identical"] + counts["expected"]
+    compared = counts["identical"] + counts["expected"]
+    few = counts["unmeasured"] - counts["in_neither"] > compared or 10 * compared < counts["executed"]
     if few or any(not text.startswith(harmless) for text in unmeasured):
         return Verdict.UNMEASURED, f"{counts['unmeasured']} of {counts['executed']} cases: {_reason(unmeasured)}"
     return Verdict.IDENTICAL, ""

@@ -264,6 +264,7 @@ class UnitRun:
         self.earlier_results(live)
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
+            self.counts["in_neither"] += base == head and reason.startswith("api-change")
             unmade = [
                 isinstance(o, NotCalled) and o.reason.startswith("inputs could not be made") for o in (base, head)
             ]

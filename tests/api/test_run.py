@@ -225,3 +225,44 @@ TARGETS = (
     assert [target.name for target in found.targets] == ["user.there"]
     (asked,) = api.run(replace(options, targets=("user.not_there",), cases_from=(tmp_path / "parts.py",))).targets
     assert (asked.verdict, asked.reason) == ("unmeasured", f"neither tree defines {sampler}:Nothing")
+
+
+LATER_CASES = """
+import torch
+from difftest.errors import ApiChange
+from difftest.target import Call, Case, Target
+
+SYMBOL = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
+
+
+def cases():
+    for number in range(20):
+        def build(number=number):
+            ids = torch.full((2, 3), number, dtype=torch.int32)
+            return {{"output_token_ids": ids, "vocab_size": 10, "later": number < {later}}}
+        yield Case(f"case {{number}}", build)
+
+
+def prepare(arm, pool):
+    if pool["later"] and {where}:
+        raise ApiChange("the sampler has no later feature")
+    function = arm.get(SYMBOL)
+    return Call(lambda: function(pool["output_token_ids"], pool["vocab_size"]))
+
+
+TARGETS = (Target("user.later", (SYMBOL,), cases, prepare),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("later", "where", "verdict"),
+    [(15, "True", "identical"), (19, "True", "unmeasured"), (15, "arm.label == 'base'", "unmeasured")],
+)
+def test_cases_of_a_feature_that_neither_version_has_do_not_stain_the_rest(
+    options: api.RunOptions, tmp_path: Path, later: int, where: str, verdict: str
+) -> None:
+    path = tmp_path / "later_cases.py"
+    path.write_text(LATER_CASES.format(later=later, where=where))
+    target = only(api.run(replace(options, targets=("user.later",), cases_from=(path,))))
+    assert (target.verdict, target.cases.identical, target.cases.unmeasured) == (verdict, 20 - later, later)
+    assert all("no later feature" in note for note in target.notes)
