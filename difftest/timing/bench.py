@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from difftest import catalog
-from difftest.api import environment, no_target
+from difftest.api import no_target
 from difftest.catalog import Outline
 from difftest.errors import DifftestError, NothingCompared, UsageError
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
@@ -34,6 +34,7 @@ from difftest.timing.blocks import Conditions, Pair
 from difftest.timing.judge import Measured
 from difftest.timing.result import BenchResult, ShapeResult, Untimed
 from difftest.timing.statistics import Rule
+from difftest.timing.surroundings import surroundings
 from difftest.trees import open_tree
 from difftest.trees.cache import cache_folder, using
 
@@ -216,7 +217,7 @@ def bench(options: BenchOptions, observer: BenchObserver | None = None) -> Bench
         return BenchResult(
             base=base_tree.identity,
             heads=tuple(tree.identity for tree in head_trees),
-            environment=_environment(options, timer.sandbox),
+            environment=surroundings(options.device, options.host, timer.sandbox),
             shapes=tuple(found),
             grids=tuple(judge.judge_grids(found, rule)),
             untimed=tuple(state.untimed),
@@ -238,6 +239,9 @@ def _check(options: BenchOptions) -> tuple[str, tuple[str, ...]]:
     """The shape list's name, and patterns of labels to keep."""
     if not options.heads:
         raise UsageError("no head to compare with; give --head TREE")
+    twice = [head for head in options.heads if options.heads.count(head) > 1]
+    if twice:
+        raise UsageError(f"--head {twice[0]} is given twice; results are told apart by what --head says")
     if not options.budget > 0:
         raise UsageError(f"--budget must be more than 0, not {options.budget:g}")
     if options.max_regression is not None and not 0 <= options.max_regression < 1000:
@@ -702,22 +706,6 @@ def _judged(state: _Bench) -> list[ShapeResult]:
             f"the time budget of {state.options.budget:g} s ended with {open_} of {len(comparisons)} comparisons open"
         )
     return judge.corrected(found)
-
-
-def _environment(options: BenchOptions, sandbox: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        **environment(options.device, options.host),
-        "cores": os.cpu_count() or 1,
-        "load": round(os.getloadavg()[0], 1),
-        "threads": 1,
-        "hash seed": 0,
-        "garbage collection": "off while the clock runs; a block's own garbage is collected at its cost",
-        "torch.compile": "eager",
-    }
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        facts["processor"] = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown")
-    return {**facts, "sandbox": sandbox} if sandbox else facts
 
 
 def _few(names: Sequence[str], most: int = 8) -> str:

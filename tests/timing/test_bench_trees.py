@@ -184,6 +184,8 @@ def test_a_bench_says_what_it_cannot_do(tmp_path: Path, shapes: str) -> None:
     base, slow = _tree(tmp_path / "base"), _tree(tmp_path / "slow", spin=2_500)
     with pytest.raises(UsageError, match="no head"):
         bench(BenchOptions(base, ()))
+    with pytest.raises(UsageError, match="is given twice"):
+        _run(base, slow, slow, shapes=shapes)
     for budget in (0.0, float("nan")):
         with pytest.raises(UsageError, match="--budget must be more than 0"):
             bench(BenchOptions(base, (slow,), budget=budget))
