@@ -15,7 +15,7 @@ import torch
 
 from difftest.cases import axes, shapes
 from difftest.cases import v1_metadata as metadata
-from difftest.target import Arm, Call, Case, Pool, Shape, Target
+from difftest.target import Arm, Call, Case, Family, Pool, Shape, Target
 
 _BUILDER = (
     "vllm.v1.sample.logits_processor.state:BatchUpdateBuilder",
@@ -449,6 +449,15 @@ def _script(number: int, count: int = 0) -> Pool:
     return {"operations": [(s.choice(_OPERATIONS), s.integer(0, 9)) for _ in made]}
 
 
+_SCRIPTS = Family(
+    "v1.batch_update_builder",
+    {"length": (4, 33)},
+    lambda row, s: {"operations": [(s.choice(_OPERATIONS), s.integer(0, 9)) for _ in range(row["length"])]},
+    lambda row: True,
+    lambda row: True,
+)
+
+
 def _prepare_script(arm: Arm, pool: Pool) -> Call:
     builder = arm.first(*_BUILDER)()
 
@@ -490,7 +499,7 @@ def _prepare_script(arm: Arm, pool: Pool) -> Call:
 
 def _script_cases() -> Iterator[Case]:
     for number in range(120):
-        yield Case(f"operations {number}", lambda number=number: _script(number))  # type: ignore[misc]
+        yield Case(f"operations {number}", functools.partial(_script, number), family=_SCRIPTS)
 
 
 def _script_shapes(name: str) -> Iterator[Shape]:

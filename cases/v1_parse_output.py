@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from difftest.cases.axes import Row, Stream
 from difftest.oracles.parse_output import Logprobs, parse_output
-from difftest.target import Arm, Call, Case, Made, Pool, Shape, Target
+from difftest.target import Arm, Call, Case, Family, Made, Pool, Shape, Target
 
 PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
 LOGPROBS_TENSORS = "vllm.v1.outputs:LogprobsTensors"
@@ -162,6 +163,60 @@ def _build(
     return pool
 
 
+_LAYOUTS = ("contiguous", *[layout for _, _, layout in _SPECIAL])
+_IDS = ("ids in the vocabulary", "ids beyond the vocabulary")
+
+
+def _drawn(row: Row, s: Stream) -> Pool:
+    """What the grid's cases consist of, with each number drawn: how many ids a row has, which, which rows go."""
+    batch, columns, vocabulary = row["batch"], row["columns"], row["vocabulary"]
+    beyond = row["ids"] == _IDS[1]
+    ids = np.full((batch, columns), PLACEHOLDER, dtype=np.int32)
+    strange = (*_strange(vocabulary), PLACEHOLDER)
+    for request in range(batch):
+        count = s.integer(0, columns + 1)
+        ids[request, :count] = s.integers(0, vocabulary, (count,), torch.int32).numpy()
+        for place in range(count if beyond else 0):
+            if s.integer(0, 3) == 0:
+                ids[request, place] = s.choice(strange)
+    pool: Pool = {"output_token_ids": _stored(ids, row["layout"]), "vocab_size": vocabulary}
+    if (kind := row["discard"]) != "absent":
+        chosen = [request for request in range(batch) if kind == "every row" or s.integer(0, 2)]
+        if kind == "tensor":
+            chosen = [*reversed(chosen), *chosen[:1]]
+        pool["discard_req_indices"] = _discard_argument(tuple(chosen), kind, s.integer(0, 2))
+    if row["logprobs"] == "logprobs":
+        shape = (batch * columns, s.integer(1, 4))
+        scores = -s.uniform(*shape)
+        for _ in range(s.integer(0, 4) if scores.numel() else 0):
+            scores.view(-1)[s.integer(0, scores.numel())] = float(s.choice(_VALUES.tolist()))
+        fields = {
+            "logprob_token_ids": s.integers(0, vocabulary, shape, torch.int32),
+            "logprobs": scores,
+            "selected_token_ranks": s.integers(1, vocabulary + 1, shape[:1]),
+        }
+        pool["logprobs_tensors"] = Made(LOGPROBS_TENSORS, fields)
+    return pool
+
+
+FAMILY = Family(
+    "v1.parse_output",
+    {
+        "batch": (3, *_BATCHES),
+        "columns": (4, 1, 6, 8),
+        "vocabulary": (*_VOCABULARIES, 2),
+        "ids": _IDS,
+        "layout": _LAYOUTS,
+        "discard": _DISCARDS,
+        "logprobs": ("no logprobs", "logprobs"),
+    },
+    _drawn,
+    lambda row: row["ids"] == _IDS[0],
+    lambda row: True,
+)
+"""What a fuzz draws from; the grid's own cases are cut out of blocks."""
+
+
 def cases() -> Iterator[Case]:
     """The 2560 cases; one plain case of each kind comes early, so that a budget cuts the large batches first."""
     shapes = [(batch, columns, "contiguous") for batch in _BATCHES for columns in _COLUMNS]
@@ -170,7 +225,7 @@ def cases() -> Iterator[Case]:
         for beyond in (False, True):
             # Without rows nothing tells the two apart but the type of the ids.
             kept = "int64" if beyond and not batch else layout
-            ids = "ids beyond the vocabulary" if beyond else "ids in the vocabulary"
+            ids = _IDS[beyond]
             for vocabulary in _VOCABULARIES:
                 shape = f"batch {batch}, {columns} columns, vocabulary {vocabulary}, {ids}, {kept}"
                 axes = {
@@ -190,6 +245,7 @@ def cases() -> Iterator[Case]:
                             ),
                             contract=not beyond,
                             axes={**axes, "discard": discard, "logprobs": text},
+                            family=FAMILY,
                         )
 
 

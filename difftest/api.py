@@ -37,6 +37,7 @@ from difftest.result import (
     Verdict,
     overall,
 )
+from difftest.run import found as found_cases
 from difftest.run.causes import Differing, find_causes, mismatch_of
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
 from difftest.run.reduction import Found, Request, reduce_found
@@ -342,7 +343,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     for position in todo:
         item = state.planned[position]
         jobs: list[tuple[int, int, dict[str, Any] | None]] = [(share, ways, None) for share in range(ways)]
-        if options.cases == ("fuzz",) and not options.recorded:  # cases kept of an earlier fuzz are in a list
+        if options.cases == ("fuzz",):
             jobs = []
         if "fuzz" in options.cases:  # never shared out: what is drawn does not depend on how many cores there are
             jobs.append((0, 1, _fuzz_of(state, item)))
@@ -362,6 +363,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         modules,
         any(state.planned[i].outline.triton for i in todo),
         options.host,
+        readable=[found_cases.folder(options.out)] if "fuzz" in options.cases and options.out else (),
         recorded=[path.resolve() for path in options.recorded],
         alone=state.alone,
         fuzz="fuzz" in options.cases,
@@ -409,7 +411,8 @@ def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:
     """What the fuzz of a target is given."""
     arms = ((state.base, item.base), (state.heads[item.head_index], item.head))
     fresh, common = code_numbers((arm.tree.read, bound.closure) for arm, bound in arms if bound.closure is not None)
-    return {"numbers": [fresh, common]}
+    out = state.options.out
+    return {"numbers": [fresh, common], "kept": [] if out is None else found_cases.kept(out, item.outline.name)}
 
 
 def _reduce(state: _Run, supervisor: Supervisor) -> None:
@@ -419,6 +422,8 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
     found = {}
     for position, units in state.shares.items():
         mismatches = _in_order([{**m, "drawn": unit.fuzz is not None} for unit in units for m in unit.mismatches])
+        drawn = [m["case"] for m in mismatches if m["drawn"]]
+        found_cases.keep(options.out, units[0].target, supervisor.scratch / "home", drawn)
         if mismatches:
             head = state.heads[state.planned[position].head_index].tree.identity
             identities = (state.base.tree.identity, head)

@@ -121,7 +121,8 @@ def targets(
     found = {target_name(site): _target(site, calls, device) for site, calls in complete_calls(captures).items()}
     kept: dict[str, list[Case]] = {}
     for file in files:
-        kept.setdefault(file.target, []).append(file.case())
+        # Whatever it was when it was kept, a fuzz's find included: it is in a list now, and runs as such.
+        kept.setdefault(file.target, []).append(replace(file.case(), source="recorded"))
     for name, cases in kept.items():
         target = found.get(name) or (known or {}).get(name)
         if target is None and (site := _site(name)) is not None:

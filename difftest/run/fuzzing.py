@@ -1,5 +1,8 @@
 """A unit of work that fuzzes: cases are drawn by Hypothesis, a difference is made small, then reported.
 
+What an earlier run into the same output folder found comes first, from its bytes: they stay the same case when axes and
+strategies change, which Hypothesis's own record of choices does not.
+
 Every call of the condition that Hypothesis searches with has a number. What the condition said is told to the
 supervisor, so that the child that follows one that crashed draws the same cases again and takes up where it ended.
 """
@@ -11,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -23,7 +27,7 @@ from difftest.call.outcome import NotCalled, Outcome
 from difftest.call.values import case_id, has_large
 from difftest.compare.outcomes import Difference
 from difftest.errors import UsageError
-from difftest.record.casefile import write_case
+from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
 from difftest.run.unit import UnitRun, root_of
 from difftest.shrink.groups import found_file
@@ -96,8 +100,10 @@ class FuzzRun(UnitRun):
         strategy = of_target(self.target, Numbers(*self.unit["fuzz"]["numbers"]))
         if strategy is None:
             self.counts["no_strategy"] += 1
+            self.run_kept()
             self.flush(None)
             return
+        self.run_kept()
         rounds = 0
         while self.searched < self.most and rounds < MOST_FOUND:
             key = f"{self.target.name} {rounds}"
@@ -112,6 +118,27 @@ class FuzzRun(UnitRun):
             rounds += 1
         if not self.spoiled(self.replaced()):
             self.flush(None)
+
+    def run_kept(self) -> None:
+        """Run what earlier runs found; what it shows again need not be sought. It does not count towards a number of
+        examples."""
+        for file in self.unit["fuzz"]["kept"]:
+            number, self.number = self.number, self.number + 1
+            if (until := self.unit["until"]) is not None and number >= until:
+                return
+            case = read_case(Path(file)).case()
+            pool = case.build()
+            identity = case_id(self.target.name, pool)
+            self.seen.add(identity)
+            if number < self.unit["start"]:
+                signature = self.remembered(number, case, pool)
+            else:
+                signature = self.look(number, case, pool, identity)
+            if signature is not None:
+                self.hits[number] = signature
+                self.report(_Attempt(case, pool, signature))
+            elif number >= self.unit["start"] and next(self.due) and not self.spoiled(self.replaced()):
+                self.flush(self.number)
 
     def search(self, strategy: Any, key: str) -> None:
         """Search until a case differs as none did before, and make that smaller; the result is `self.best`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from difftest.result import Identity, Reduced, TargetResult
+from difftest.run.found import file_name
 from difftest.run.plan import ArmSource
 from difftest.run.supervisor import Supervisor, Unit
 from difftest.shrink.groups import found_file, groups, position
@@ -111,10 +111,10 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
             reduced.append(Reduced(unit.task["case"], unit.task["kind"], unit.task["leaf"], reason=record["reason"]))
             continue
         arm = item.unit.arms[1]
-        folder = request.out.resolve() / _file_name(item.result.name + ("" if arm == "head" else f"-{arm}"))
+        folder = request.out.resolve() / file_name(item.result.name + ("" if arm == "head" else f"-{arm}"))
         # two groups may be found in one case
         taken = sum(other.path != "" and other.original == unit.task["case"] for other in reduced)
-        place = folder / (_file_name(unit.task["case"]) + (f"-{taken + 1}" if taken else ""))
+        place = folder / (file_name(unit.task["case"]) + (f"-{taken + 1}" if taken else ""))
         text = {
             "record": record, "target": item.result.name, "base": item.base, "head": item.head, "code": code,
             "options": request.options, "environment": request.environment, "repo": request.repo,
@@ -138,7 +138,3 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
             )
         )
     return replace(item.result, reduced=tuple(reduced))
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]", "_", text)[:120]

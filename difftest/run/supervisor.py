@@ -51,7 +51,7 @@ class Unit:
     """A share of one target's cases, and what came of it so far.
 
     Attributes:
-        fuzz: of a fuzz, the `numbers` to favour and the `database` of choices, hex values by hex key; None else.
+        fuzz: of a fuzz, the `numbers` to favour and the case files `kept` of earlier runs; None else.
         memory: what a fuzz needs to know again when its child has died.
         explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
         ended: how the call of a case ended its child for the first time: run again before that counts.

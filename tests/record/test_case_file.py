@@ -179,15 +179,15 @@ def test_a_case_file_alone_is_run_on_its_target(options: api.RunOptions, differi
     (found,) = api.run(replace(options, case=str(differing))).targets
     assert (found.name, found.cases.executed, found.cases.different) == ("v1.parse_output", 1, 1)
     assert found.mismatches[0].case == differing.stem
-    assert found.sources == {"fuzz": 1}
+    assert found.sources == {"recorded": 1}
 
 
 def test_a_folder_of_case_files_adds_their_cases(options: api.RunOptions, differing: Path) -> None:
     request = replace(options, recorded=(differing.parent.parent,), targets=("v1.parse_output",))
-    (alone,) = api.run(replace(request, cases=("fuzz",))).targets
-    assert alone.sources == {"fuzz": 1}
+    (alone,) = api.run(replace(request, cases=("recorded",))).targets
+    assert alone.sources == {"recorded": 1}
     (both,) = api.run(request).targets
-    assert both.sources["fuzz"] == 1
+    assert both.sources["recorded"] == 1
     assert both.sources["grid"] > 1
 
 

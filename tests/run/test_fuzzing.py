@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from difftest import api
+from difftest.errors import DifftestError
 from difftest.result import RunResult, TargetResult
+from difftest.run.found import file_name
 
 CASES = """
 import torch
@@ -153,6 +155,29 @@ def test_a_found_case_is_repeated_from_its_bytes_in_a_new_process(places: Path) 
     assert done.returncode == 1, done.stderr
     command[command.index(str(places / "vocab"))] = str(places / "none")
     assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
+def test_a_second_run_into_the_same_folder_begins_with_what_was_found(places: Path) -> None:
+    out = places / "again"
+    first = fuzz(places, "vocab", "crash", out=out, shrink=1.0).targets
+    ids = {m.case for target in first for m in target.mismatches}
+    kept = sorted((out / "fuzz" / "user.sample").iterdir())
+    assert {path.stem for path in kept} == {file_name(case) for case in ids}
+    # So few are drawn that nothing is found anew.
+    vocab, crash, none = fuzz(places, "vocab", "crash", "none", out=out, examples=1, seed=5).targets
+    assert vocab.mismatches and {m.case for m in vocab.mismatches} <= ids
+    assert [m.kind for m in crash.mismatches] == ["crash"] and crash.mismatches[0].case in ids
+    assert (str(none.verdict), none.cases.executed) == ("identical", len(kept) + 1)
+    listed = fuzz(places, "vocab", kinds="recorded", recorded=(out / "fuzz",))
+    assert listed.exit_code == 1 and listed.targets[0].cases.executed == len(kept)
+
+
+def test_a_damaged_found_case_is_named(places: Path, tmp_path: Path) -> None:
+    file = tmp_path / "fuzz" / "user.sample" / "x.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\x08" + bytes(20))
+    with pytest.raises(DifftestError, match=r"x\.safetensors.*damaged"):
+        fuzz(places, "none", out=tmp_path, examples=1)
 
 
 def test_crashes_and_hangs_are_found_and_the_fuzz_goes_on(places: Path) -> None:

@@ -1,0 +1,55 @@
+"""What fuzzes found, as case files under the output folder: `DIR/fuzz/TARGET/ID.safetensors`. No torch.
+
+A later run into the same folder begins with them, and `--recorded DIR/fuzz` runs them by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from difftest.errors import CaptureError, UsageError
+from difftest.record.casefile import SUFFIX, case_files, read_case
+from difftest.shrink.groups import found_file
+from difftest.trees.cache import write_atomic
+
+
+def file_name(text: str) -> str:
+    """The name of a target or a case as that of a file."""
+    return re.sub(r"[^\w.-]", "_", text)[:120]
+
+
+def folder(out: Path) -> Path:
+    """Where an output folder keeps what fuzzes found."""
+    return out.resolve() / "fuzz"
+
+
+def kept(out: Path, target: str) -> list[str]:
+    """The case files of a target that earlier runs left.
+
+    Raises:
+        CaptureError: one of them is damaged; its message names it.
+    """
+    place = folder(out) / file_name(target)
+    return [str(file.path) for file in (case_files(place) or ()) if file.target == target]
+
+
+def keep(out: Path, target: str, home: Path, cases: Iterable[str]) -> None:
+    """Copy what children left of a target's cases, given by id, to the output folder.
+
+    Raises:
+        UsageError: it cannot be written.
+        CaptureError: what a child left is no case file.
+    """
+    for case in dict.fromkeys(cases):
+        made = found_file(home, case)
+        place = folder(out) / file_name(target) / f"{file_name(case)}{SUFFIX}"
+        if not made.exists() or place.exists():  # it holds what is no bytes, or is known
+            continue
+        if read_case(made).id != case:
+            raise CaptureError(f"{made}: a child left another case than the one it reported")
+        try:
+            write_atomic(place, made.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{place} cannot be written: {error.strerror or error}") from None
