@@ -14,7 +14,7 @@ from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
-from difftest.call.values import Copier, has_large, is_plain
+from difftest.call.values import has_large, is_plain, own_copy
 from difftest.errors import ApiChange, LiftError
 from difftest.lift.failures import is_load_failure
 from difftest.target import Arm, Call, Case, Pool, Target
@@ -98,10 +98,11 @@ class Caller:
         self._plain: Pool = {}
         self._before: dict[str, Frozen] = {}
         self.output = Freezer()
+        self.inputs: dict[str, Frozen] = {}
 
     # `recorder` is entered for each call, to see which lines run. `prepared` is the last call as it was made. `live`
     # holds the arm's own pool and return value of the last call, for checks on live values; None if it raised. `output`
-    # is what froze the return value: it knows its memory.
+    # is what froze the return value: it knows its memory. `inputs` are those of the last call after it, frozen whole.
 
     def call(self, target: Target, symbol: str, arm: Arm, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         """Run one case in one arm under one poison fill.
@@ -164,7 +165,7 @@ class Caller:
         output.strict = False
         watched = tuple([(name, output.root(name, value)) for name, value in prepared.watch.items()])
         inputs = self._freezer()
-        after = _take_each(inputs, private)
+        after = self.inputs = _take_each(inputs, private)
         changed = [(name, now) for name, now in after.items() if name not in before or now != before[name]]
         aliases = _aliases(output.memory, inputs.memory)
         if shared := _shared_objects(output, inputs):
@@ -175,6 +176,10 @@ class Caller:
     def frozen_result(self, result: Any) -> Frozen:
         """A return value of an earlier call as it is now."""
         return Freezer(scrub=self.scrub).root("return", result)
+
+    def frozen_inputs(self, pool: Pool) -> dict[str, Frozen]:
+        """Inputs of an earlier call as they are now."""
+        return _take_each(self._freezer(), pool)
 
     def _freezer(self) -> Freezer:
         return Freezer(whole=True, scrub=self.scrub)
@@ -212,8 +217,7 @@ def own_pool(arm: Arm, case: Case, pool: Pool, large: bool = False) -> Pool:
     """A private pool for one call in one arm: a copy of the case's, or the case's made anew."""
     if case.recorded is not None:
         return case.build()
-    private: Pool = Copier(arm)(case.build() if large else pool)
-    return private
+    return own_copy(arm, case.build() if large else pool)
 
 
 def _message(error: BaseException, depth: int = 0) -> str:

@@ -137,15 +137,17 @@ def is_plain(value: Any) -> bool:
 
 
 class Copier:
-    """Copies a pool for one call in one arm. Strides, offsets, gaps and shared storages are kept."""
+    """Copies a pool for one call in one arm. Strides, offsets, gaps and shared memory are kept, on a CPU also that of
+    an array and a tensor."""
 
-    __slots__ = ("arm", "arrays", "device", "storages")
+    __slots__ = ("arm", "arrays", "blocks", "device", "storages")
 
-    def __init__(self, arm: Arm) -> None:
+    def __init__(self, arm: Arm, pool: Pool) -> None:
         self.arm = arm
         self.device = arm.device
         self.storages: dict[int, Any] = {}
         self.arrays: dict[int, np.ndarray[Any, Any]] = {}
+        self.blocks = _Blocks(pool) if self.device == "cpu" else None
 
     def __call__(self, value: Any) -> Any:
         kind = type(value)
@@ -170,6 +172,8 @@ class Copier:
         size, address = storage.nbytes(), storage.data_ptr()
         if size >= LARGE:
             return value
+        if self.blocks is not None and (shared := self.blocks.tensor(value)) is not None:
+            return shared
         copied = self.storages.get(address) if address else None
         if copied is None:
             if size == value.nbytes and value.is_contiguous() and self.device == "cpu":
@@ -184,6 +188,8 @@ class Copier:
 
     def _array(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A copy with the same strides, negative and zero ones included; views of one array stay views of one."""
+        if self.blocks is not None and (shared := self.blocks.array(value)) is not None:
+            return shared
         root = value
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -202,6 +208,80 @@ class Copier:
             copied = copied.view()
             copied.flags.writeable = False
         return copied
+
+
+def own_copy(arm: Arm, pool: Pool) -> Pool:
+    """A private copy of a pool for one call in one arm."""
+    copy: Pool = Copier(arm, pool)(pool)
+    return copy
+
+
+class _Blocks:
+    """Copies of the memory that arrays and tensors of a pool share, one for each stretch of it."""
+
+    def __init__(self, pool: Pool) -> None:
+        tensors: dict[int, int] = {}
+        arrays: dict[int, int] = {}
+        _stretches(pool, tensors, arrays)
+        self.copies: list[tuple[int, torch.Tensor]] = []
+        if not any(a < end and start < b for start, end in arrays.items() for a, b in tensors.items()):
+            return
+        merged: list[list[int]] = []
+        for start, end in sorted([*tensors.items(), *arrays.items()]):
+            if merged and start < merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([start, end])
+        for start, end in merged:
+            if any(start <= at < end for at in arrays) and any(start <= at < end for at in tensors):
+                copy = np.frombuffer(bytearray(ctypes.string_at(start, end - start)), np.uint8)
+                self.copies.append((start, torch.from_numpy(copy)))
+
+    def _holding(self, address: int) -> tuple[int, torch.Tensor] | None:
+        return next(((start, copy) for start, copy in self.copies if start <= address < start + len(copy)), None)
+
+    def tensor(self, value: torch.Tensor) -> torch.Tensor | None:
+        """The tensor in a shared copy, or None where it shares its memory with no array."""
+        storage = value.untyped_storage()
+        held = self._holding(storage.data_ptr()) if self.copies and storage.nbytes() else None
+        if held is None or (storage.data_ptr() - held[0]) % value.dtype.itemsize:
+            return None
+        offset = (storage.data_ptr() - held[0]) // value.dtype.itemsize + value.storage_offset()
+        out = torch.tensor([], dtype=value.dtype)
+        return out.set_(held[1].untyped_storage(), offset, value.shape, value.stride())
+
+    def array(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """The array in a shared copy, or None where it shares its memory with no tensor."""
+        address = value.__array_interface__["data"][0]
+        held = self._holding(address) if self.copies and value.size and not value.dtype.hasobject else None
+        if held is None:
+            return None
+        buffer = held[1].numpy().data
+        shared = np.ndarray(value.shape, value.dtype, buffer=buffer, offset=address - held[0], strides=value.strides)
+        shared.flags.writeable = value.flags.writeable
+        return shared
+
+
+def _stretches(value: Any, tensors: dict[int, int], arrays: dict[int, int]) -> None:
+    """Where the memory of tensors and of arrays begins and ends, as far as it is to be copied."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        storage = value.untyped_storage()
+        if value.is_cpu and 0 < storage.nbytes() < LARGE:
+            start = storage.data_ptr()
+            tensors[start] = max(tensors.get(start, 0), start + storage.nbytes())
+    elif kind is np.ndarray:
+        if value.size and not value.dtype.hasobject:
+            start, end = np.lib.array_utils.byte_bounds(value)
+            arrays[start] = max(arrays.get(start, 0), end)
+    elif kind is Made:
+        _stretches(value.fields, tensors, arrays)
+    elif kind is dict:
+        for item in value.values():
+            _stretches(item, tensors, arrays)
+    elif (kind is list or kind is tuple) and set(map(type, value)) != {int}:
+        for item in value:
+            _stretches(item, tensors, arrays)
 
 
 def _spread_copy(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
@@ -31,6 +32,23 @@ _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are
 _WAYS = 200  # ways to differ of which a first example is kept whatever the number of cases
 _REST = 20  # results are handed over after a look at what both arms stand on, which so takes a twentieth of the time
 _REPEATS_ON_DEVICE = 6  # calls of base under each fill before a difference on a device is blamed on head
+
+
+class _Earlier(NamedTuple):
+    """A case that was identical.
+
+    Attributes:
+        live: its live values in base and head.
+        returned: what they returned, frozen.
+        given: by arm, the inputs after its first call, frozen; None when they are not to be looked at again.
+    """
+
+    number: int
+    case: Case
+    identity: str
+    live: list[Live]
+    returned: tuple[Any, Any]
+    given: Mapping[int, Mapping[str, Any]] | None
 
 
 class UnitRun:
@@ -79,7 +97,7 @@ class UnitRun:
         self.history = History()
         self.recordings = Recordings(child.states, self.repeats)
         self.index = 0
-        self.earlier: tuple[int, Case, str, list[Live], tuple[Any, Any]] | None = None
+        self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
         self.first: tuple[int, Case, Pool, Outcome] | None = None
@@ -225,22 +243,31 @@ class UnitRun:
     # -- one case -------------------------------------------------------------------------------------------------
 
     def earlier_results(self, live: list[Live]) -> None:
-        """Whether the calls just made changed what the last identical case was given, in head only.
+        """Whether the calls just made changed what the last identical case was given or gave, in head only.
 
-        A function that hands out the same buffer at every call gives each caller what the next one asked for.
+        A function that hands out the same buffer at every call gives each caller what the next one asked for; one that
+        keeps what it is given may change it when nobody expects it.
         """
         if self.earlier is None:
             return
-        index, case, identity, then, returned = self.earlier
+        index, case, identity, then, returned, given = self.earlier
         self.earlier = None
         changed = [
             one is not None and live[arm] is not None and self.caller.frozen_result(one[1]) != returned[arm]
             for arm, one in enumerate(then)
         ]
+        found = []
         if changed[HEAD] and not changed[BASE]:
+            found.append(Difference(Kind.ALIAS, "return", "keeps its value", "is overwritten by the next call"))
+        if given is not None and then[BASE] is not None and then[HEAD] is not None:
+            base, head = [self.caller.frozen_inputs(one[0]) for one in then if one is not None]
+            for name in head:
+                if head[name] != given[HEAD].get(name) and base.get(name) == given[BASE].get(name):
+                    text = "is changed by the next call"
+                    found.append(Difference(Kind.MUTATION, name, "keeps its value", text))
+        if found:
             self.withdraw(index)
-            text = "is overwritten by the next call"
-            self.differs(index, case, identity, [Difference(Kind.ALIAS, "return", "keeps its value", text)])
+            self.differs(index, case, identity, found)
 
     def one(self, index: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> None:
         self.counts["executed"] += 1
@@ -252,12 +279,14 @@ class UnitRun:
         runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
         uninitialised = {}
         live: list[Live] = [None, None]
+        inputs: dict[int, Any] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
         for arm in (first_arm, 1 - first_arm):
             runs[arm].append(self.call(index, arm, case, pool, fill))
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
+            inputs[arm] = self.caller.inputs
             if arm == BASE:
                 generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
@@ -340,8 +369,11 @@ class UnitRun:
                 self.not_measured(uncompared(base, head))
                 return
             self.same(index, case)
-            self.earlier = (index, case, identity, live, (base.returned, head.returned))
-            if case.recorded is None and self.history.due():
+            # Memory of recorded inputs is used again, so those of an earlier call need not stay as they were.
+            due = case.recorded is None and self.history.due()
+            results = (base.returned, head.returned)
+            self.earlier = _Earlier(index, case, identity, live, results, inputs if due else None)
+            if due:
                 self.history.keep(Kept(index, case, identity, base), self.caller.output)
             return
         known = ((fill, base), (other_fill, again))

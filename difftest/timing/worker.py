@@ -243,7 +243,7 @@ class Turn:
 
     def fresh(self, item: Mapping[str, Any], label: str, shape: Shape) -> Fresh:
         """Makes calls of one arm: inputs copied from one pool, or made anew where the shape can vary."""
-        from difftest.call.values import Copier
+        from difftest.call.values import own_copy
 
         child = self.child
         target = child.targets[item["target"]]
@@ -253,11 +253,11 @@ class Turn:
         if vary is not None:
 
             def varied(number: int) -> Call:
-                return prepare(target, symbol, arm, Copier(arm)(vary(number)))
+                return prepare(target, symbol, arm, own_copy(arm, vary(number)))
 
             return varied
         pool = shape.build()
-        return lambda number: prepare(target, symbol, arm, Copier(arm)(pool))
+        return lambda number: prepare(target, symbol, arm, own_copy(arm, pool))
 
     def restore(self) -> None:
         self.child.states.after()

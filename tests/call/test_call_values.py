@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from difftest.call.values import Copier, case_id
+from difftest.call.values import case_id, own_copy
 from difftest.target import Made, Pool, Seeded
 
 
@@ -115,7 +115,7 @@ class MakingArm:
 
 
 def copied(value: Pool) -> Pool:
-    return Copier(MakingArm())(value)  # type: ignore[arg-type, no-any-return]
+    return own_copy(MakingArm(), value)  # type: ignore[arg-type]
 
 
 def test_a_copy_has_the_content_of_the_original_and_none_of_its_memory() -> None:
@@ -133,6 +133,23 @@ def test_tensors_that_share_memory_still_do() -> None:
     copy = copied(pool())
     copy["same_rows"][0, 0] = 77
     assert copy["logits"][0, 0] == 77
+
+
+def test_an_array_and_a_tensor_of_one_memory_still_share_it() -> None:
+    """Whichever comes first, and though neither may hold all of it."""
+    memory = np.arange(12, dtype=np.int32).reshape(3, 4)
+    given: dict[str, object] = {"late": torch.from_numpy(memory[1:]), "all": memory, "turned": memory[::-1, 1:]}
+    tensor = torch.arange(6.0)
+    given |= {"tensor": tensor[1:4], "nested": [{"view": tensor.numpy()[2:]}], "apart": np.arange(3)}
+    copy = copied(given)
+    copy["late"][0, 1] = 77
+    assert copy["all"][1, 1] == copy["turned"][1, 0] == 77
+    copy["all"][2, 3] = 78
+    assert copy["late"][1, 3] == 78
+    copy["tensor"][1] = 79.0
+    assert copy["nested"][0]["view"].tolist() == [79.0, 3.0, 4.0, 5.0]
+    assert memory.max() == 11 and tensor.max() == 5
+    assert copy["apart"].base is None
 
 
 def test_empty_tensors_share_nothing() -> None:

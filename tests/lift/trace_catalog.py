@@ -21,7 +21,7 @@ import torch
 
 from difftest import catalog
 from difftest.call.interpreter import bridge
-from difftest.call.values import Copier
+from difftest.call.values import own_copy
 from difftest.lift.arm import LiftedArm
 from difftest.lift.closure import Closure
 from difftest.lift.loader import Loader
@@ -95,7 +95,7 @@ def main(spec: str, count: int, wanted: list[str]) -> dict[str, Any]:
                 torch.manual_seed(0)
                 sys.settrace(_tracer(folder, seen))
                 try:
-                    pool = Copier(lifted)(case.build())
+                    pool = own_copy(lifted, case.build())
                     if target.prepare is not None:
                         call = target.prepare(lifted, pool)
                         call.fn(*call.args, **call.kwargs)

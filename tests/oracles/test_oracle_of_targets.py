@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from difftest import api
-from difftest.call.values import Copier
+from difftest.call.values import own_copy
 from difftest.cases.v1_parse_output import TARGETS
 from difftest.demo import make_repository
 from difftest.lift.load import load_arms
@@ -42,6 +42,6 @@ def test_a_release_and_the_oracle_agree_on_every_seventh_case(version: str, tmp_
         cases = list(PARSE_OUTPUT.cases())[::7]
         for case in cases:
             pool = case.build()
-            call = PARSE_OUTPUT.prepare(arm, Copier(arm)(pool))
+            call = PARSE_OUTPUT.prepare(arm, own_copy(arm, pool))
             assert agrees(PARSE_OUTPUT.oracle(pool), call.fn(*call.args, **call.kwargs)), case.label
     assert len(cases) > 300

@@ -31,3 +31,22 @@ def test_a_lazy_result_is_never_identical(tmp_path: Path, head: str) -> None:
     target = run(tmp_path, LAZY.replace("(v for v", "(w for w").replace("v for v", "w for w"), head, PLAIN_CASES)
     assert target.verdict == "unmeasured"
     assert "generator" in target.reason
+
+
+KEEPS = """global KEPT
+    if (kept := globals().get("KEPT")) is not None:
+        kept.zero_()
+    KEPT = values
+    return values * 2"""
+
+
+def test_an_input_that_is_kept_and_changed_by_the_next_call_is_a_mutation(tmp_path: Path) -> None:
+    target = run(tmp_path, "return 2 * values", KEEPS, PLAIN_CASES)
+    assert target.verdict == "different"
+    assert "mutation" in target.kinds
+    assert {m.leaf for m in target.mismatches} == {"values"}
+
+
+def test_an_arm_that_always_changed_what_it_kept_is_no_finding(tmp_path: Path) -> None:
+    target = run(tmp_path, KEEPS, KEEPS.replace("values * 2", "2 * values"), PLAIN_CASES)
+    assert "mutation" not in target.kinds

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from difftest.call.values import Copier
+from difftest.call.values import own_copy
 from difftest.lift.load import load_arms
 
 
@@ -36,7 +36,7 @@ def main(base: str, head: str, module: str) -> None:
             pool = case.build()
             outcomes = []
             for arm in arms:
-                private = Copier(arm)(pool)
+                private = own_copy(arm, pool)
                 call = target.prepare(arm, private)
                 try:
                     outcomes.append(call.fn(*call.args, **call.kwargs))
