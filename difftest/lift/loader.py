@@ -134,6 +134,7 @@ class Loader:
         self._file_of = file_of
         self.files: dict[str, str] = {}
         self.operators: dict[str, None] = {}  # compiled operators that a stand-in was called for
+        self.missing: dict[str, None] = {}  # operators that functions looked for and that nothing provides
         self.builtins = {**vars(builtins), "__import__": self.import_}
         self.modules: dict[str, ArmModule] = {}
         self.namespaces: set[str] = set()
@@ -506,6 +507,12 @@ class Loader:
             return found(*args, **kwargs)
 
         return operator
+
+    def missed(self, namespace: str, name: str) -> None:
+        """Note that an operator was looked for in vain; what modules look for when they are loaded is not noted, since
+        they register what concerns others, too."""
+        if not self._running:
+            self.missing[f"torch.ops.{namespace}.{name}"] = None
 
     # -- imports of the arm's code --------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class _Namespace:
         else:
             found = getattr(self._outside, operator, None) or self._loader.operator(self._name, operator)
         if found is None:
+            self._loader.missed(self._name, operator)
             found = getattr(self._outside, operator)  # says that it is not there
         self.__dict__[operator] = found
         return found

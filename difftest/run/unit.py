@@ -280,6 +280,7 @@ class UnitRun:
         uninitialised = {}
         live: list[Live] = [None, None]
         inputs: dict[int, Any] = {}
+        missing: dict[int, list[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
         for arm in (first_arm, 1 - first_arm):
@@ -287,6 +288,7 @@ class UnitRun:
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
             inputs[arm] = self.caller.inputs
+            missing[arm] = list(self.arms[arm].loader.missing)
             if arm == BASE:
                 generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
@@ -368,6 +370,11 @@ class UnitRun:
             if base.unread:
                 self.not_measured(uncompared(base, head))
                 return
+            if unseen := [name for name in missing[HEAD] if name not in missing[BASE]]:
+                # Code that asks whether there is an operator falls back on what base does where it was not compiled.
+                text = f"not exercised: head looks for {', '.join(unseen[:3])}, which is not there, and base does not"
+                self.not_measured(text)
+                return
             self.same(index, case)
             # Memory of recorded inputs is used again, so those of an earlier call need not stay as they were.
             due = case.recorded is None and self.history.due()
@@ -423,6 +430,7 @@ class UnitRun:
         child = self.child
         child.board.enter(child.slot, child.pid, self.unit["number"], index, arm)
         began = time.monotonic()
+        self.arms[arm].loader.missing.clear()
         try:
             return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
         finally:
