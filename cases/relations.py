@@ -307,3 +307,59 @@ def off_rows(output: str, off: Callable[[Pool], torch.Tensor], what: str, logits
         return unlike(given[logits][rows], _output(output, after, result)[rows].to(given[logits].dtype), output)
 
     return Invariant(f"{what} leaves a row as it is", broken)
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def emitted_ids(ids: str, logits: str = "logits") -> Invariant:
+    """Ids that a sampler emits are those of the vocabulary, or -1 where a request emits none.
+
+    Args:
+        ids: the output that holds them, ids [rows, positions].
+        logits: the values of the pool with one number for each id, along the last axis.
+    """
+
+    def broken(given: Pool, after: Pool, result: Any) -> str | None:
+        vocab = given[logits].shape[-1]
+        for step, each in enumerate(result if isinstance(result, list) else [result]):
+            emitted = _output(ids, after, each).long()
+            beyond = ((emitted < -1) | (emitted >= vocab)).nonzero()
+            if len(beyond):
+                row, place = beyond[0].tolist()
+                where = f"step {step}, " if isinstance(result, list) else ""
+                return f"{where}row {row}, position {place} emits id {int(emitted[row, place])} of {vocab}"
+        return None
+
+    return Invariant("an emitted id is -1 or in the vocabulary", broken)
+
+
+def logprobs_of_emitted(ids: str, logprobs: str) -> Invariant:
+    """Logprobs go with the ids: one row for each id that is emitted (or for each position), whose first id is that one.
+
+    Args:
+        ids: the output that holds the ids [rows, positions], -1 where there is none.
+        logprobs: the output that holds the logprobs, None or absent when they were not asked for.
+    """
+
+    def broken(given: Pool, after: Pool, result: Any) -> str | None:
+        for each in result if isinstance(result, list) else [result]:
+            *path, last = logprobs.split(".")
+            tensors = _field(_output(".".join(path), after, each) if path else each, last)
+            first = None if tensors is None else _field(tensors, "logprob_token_ids")
+            if first is None or first.dim() != 2 or not first.shape[1]:
+                continue  # none, or those of the whole vocabulary in its order
+            emitted = _output(ids, after, each).long()
+            wanted = emitted[emitted >= 0]
+            held = first[:, 0].long()
+            if len(held) == emitted.numel():
+                held = held[(emitted >= 0).flatten()]
+            if len(held) != len(wanted):
+                return f"{len(held)} rows for {len(wanted)} ids"
+            apart = (held != wanted).nonzero().flatten().tolist()
+            if apart:
+                return f"row {apart[0]} begins with id {int(held[apart[0]])}, but {int(wanted[apart[0]])} is emitted"
+        return None
+
+    return Invariant("each emitted id has a row of logprobs that begins with it", broken)

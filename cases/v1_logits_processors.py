@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
-from difftest.target import Arm, Call, Case, Family, Pool, Shape, Target
+from difftest.target import Arm, Call, Case, Family, Pool, Relation, Shape, Target
 
 _BUILDER = (
     "vllm.v1.sample.logits_processor.state:BatchUpdateBuilder",
@@ -245,6 +245,47 @@ def _drive(symbols: Sequence[str], state: Callable[[Any], Any]) -> Callable[[Arm
         return Call(run)
 
     return prepare
+
+
+def _as_if_new(pool: Pool) -> Pool | None:
+    """The last step of a batch into which the requests of that step came at once."""
+    held: dict[int, Any] = {}
+    outputs: dict[str, list[int]] = {name: [] for name in pool["outputs"]}
+    given: Sequence[Step] = pool["steps"]
+    for step in given:
+        for index in step["removed"]:
+            held.pop(index, None)
+        held |= {request[0]: request for request in step["added"]}
+        for a, b, swap in step["moved"]:
+            first, second = held.pop(a, None), held.pop(b, None)
+            held |= {b: first} if first is not None else {}
+            held |= {a: second} if swap and second is not None else {}
+        if step is not given[-1]:
+            for name, tokens in step["tokens"].items():
+                outputs[name] += tokens
+    if len(given) < 2:
+        return None
+    added = [(index, *request[1:]) for index, request in sorted(held.items())]
+    step = {"update": True, "size": given[-1]["size"], "removed": [], "added": added, "moved": [], "tokens": {}}
+    return {
+        **pool,
+        "steps": [step],
+        "outputs": outputs,
+        "logits": pool["logits"][-(len(pool["logits"]) // len(given)) :],
+    }
+
+
+def _same_last_step(pool: Pool, result: Any, other_pool: Pool, other_result: Any) -> str | None:
+    said: str | None = relations.unlike(result[-1], other_result[-1], "the last step")
+    return said
+
+
+_RELATIONS = (
+    Relation(
+        "requests that left, moved or swapped places leave no trace", _as_if_new, _same_last_step, every=relations.EVERY
+    ),
+    relations.relaid("logits"),
+)
 
 
 # --- min-p ------------------------------------------------------------------------------------------------------------
@@ -521,6 +562,7 @@ TARGETS = (
         cases=_min_p_cases,
         prepare=_drive(metadata.MIN_P, _min_p_state),
         uses=_uses(metadata.MIN_P, "get_min_p_by_index"),
+        relations=_RELATIONS,
         shapes=shapes.of_cases(_min_p_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
@@ -529,6 +571,7 @@ TARGETS = (
         cases=_bias_cases,
         prepare=_drive(metadata.LOGIT_BIAS, _bias_state),
         uses=_uses(metadata.LOGIT_BIAS),
+        relations=_RELATIONS,
         shapes=shapes.of_cases(_bias_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
@@ -537,6 +580,7 @@ TARGETS = (
         cases=_min_tokens_cases,
         prepare=_drive(metadata.MIN_TOKENS, _min_tokens_state),
         uses=_uses(metadata.MIN_TOKENS),
+        relations=_RELATIONS,
         shapes=shapes.of_cases(_min_tokens_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
@@ -545,6 +589,7 @@ TARGETS = (
         cases=_draft_cases,
         prepare=_prepare_drafts,
         uses=_uses(metadata.MIN_TOKENS),
+        relations=(relations.relaid("logits"),),
         rows=("return", "logits"),
         shapes=shapes.of_cases(_draft_cases, "vocabulary", "drafts"),
     ),

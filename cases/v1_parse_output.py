@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from difftest.cases.axes import Row, Stream
 from difftest.oracles.parse_output import Logprobs, parse_output
-from difftest.target import Arm, Call, Case, Family, Made, Pool, Shape, Target
+from difftest.target import Arm, Call, Case, Family, Invariant, Made, Pool, Shape, Target
 
 PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
 LOGPROBS_TENSORS = "vllm.v1.outputs:LogprobsTensors"
@@ -306,6 +306,36 @@ def oracle(pool: Pool) -> Any:
     return found.tokens, {**lists, "cu_num_generated_tokens": found.starts}
 
 
+def _in_vocabulary(given: Pool, after: Pool, result: Any) -> str | None:
+    for request, ids in enumerate(result[0]):
+        if beyond := [token for token in ids if not 0 <= token < given["vocab_size"]]:
+            return f"request {request} has id {beyond[0]} of {given['vocab_size']}"
+    return None
+
+
+def _rows_of_logprobs(discarded: bool) -> Callable[[Pool, Pool, Any], str | None]:
+    def broken(given: Pool, after: Pool, result: Any) -> str | None:
+        tokens, lists = result
+        ends = None if lists is None else getattr(lists, "cu_num_generated_tokens", None)
+        if ends is None:
+            return None
+        gone = {int(row) % len(tokens) for row in given.get("discard_req_indices", ())} if tokens else set()
+        for request, ids in enumerate(tokens):
+            rows = ends[request + 1] - ends[request]
+            if (request in gone) == discarded and rows != len(ids):
+                return f"request {request} has {len(ids)} ids and {rows} rows of logprobs"
+        return None
+
+    return broken
+
+
+_INVARIANTS = (
+    Invariant("an id is in the vocabulary", _in_vocabulary),
+    Invariant("a request has as many rows of logprobs as ids", _rows_of_logprobs(False)),
+    Invariant("a discarded request has no rows of logprobs", _rows_of_logprobs(True)),
+)
+
+
 @functools.cache
 def _timing_ids(batch: int, max_spec_len: int, acceptance: float, vocabulary: int) -> NDArray[np.int32]:
     """Sampled ids as rejection sampling leaves them: drafts accepted one after the other, each with `acceptance`."""
@@ -352,6 +382,7 @@ TARGETS = (
         uses=(f"{LOGPROBS_TENSORS}.filter", f"{LOGPROBS_TENSORS}.tolists"),
         shapes=shapes,
         oracle=oracle,
+        invariants=_INVARIANTS,
         rows=("output_token_ids", "return"),
     ),
 )

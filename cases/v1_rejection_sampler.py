@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import (
     LOGPROBS_MODE,
@@ -479,6 +479,10 @@ TARGETS = (
         uses=(CLASS, f"{CLASS}.__init__", f"{SAMPLER}.forward", *_USES),
         triton=True,
         rows=("return",),
+        invariants=(
+            relations.emitted_ids("return.sampled_token_ids"),
+            relations.logprobs_of_emitted("return.sampled_token_ids", "return.logprobs_tensors"),
+        ),
         shapes=shapes.of_cases(forward_cases, "vocabulary", "drafts"),
     ),
     Target(

@@ -679,6 +679,11 @@ def _reseeded(pool: Pool) -> Pool | None:
     return {"generators": relations.other_seeds(pool["generators"])}
 
 
+def _sampled(result: Any) -> torch.Tensor:
+    ids: torch.Tensor = result["sampled"]
+    return ids
+
+
 _GREEDY = relations.same_with("a greedy batch has no use for seeds", _reseeded)
 
 TARGETS = (
@@ -691,6 +696,10 @@ TARGETS = (
         True,
         sampling=_sampling_of("sampled_token_ids"),
         timed=shapes.by_batch_and_vocabulary(_step_shape, shapes.WIDEST),
+        invariants=(
+            relations.emitted_ids("return.sampled_token_ids"),
+            relations.logprobs_of_emitted("return.sampled_token_ids", "return.logprobs_tensors"),
+        ),
         related=(_GREEDY,),
     ),
     _target(
@@ -702,6 +711,7 @@ TARGETS = (
         True,
         sampling=_sampling_of("sampled"),
         timed=shapes.by_batch_and_vocabulary(_step_shape, shapes.WIDEST),
+        invariants=(relations.emitted("logits", -axes.INF, _sampled),),
         related=(_GREEDY,),
     ),
     _target(

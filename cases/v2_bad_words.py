@@ -20,6 +20,7 @@ from difftest.cases.v2_state import (
     life_state,
     make_state,
     methods,
+    of_step_rows,
     process,
     request_slots,
     snapshot,
@@ -282,6 +283,7 @@ TARGETS = (
         prepare_state,
         uses=methods(STATE, *APPLY_METHODS),
         triton=True,
+        relations=of_step_rows("expanded_local_pos", "input_ids"),
         shapes=shapes.of_cases(state_cases, "vocabulary", "drafts"),
     ),
 )

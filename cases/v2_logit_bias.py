@@ -19,6 +19,7 @@ from difftest.cases.v2_state import (
     life_state,
     make_state,
     methods,
+    of_step_rows,
     process,
     request_slots,
     snapshot,
@@ -273,6 +274,7 @@ TARGETS = (
         prepare_state,
         uses=methods(STATE, *APPLY_METHODS),
         triton=True,
+        relations=of_step_rows("pos"),
         shapes=shapes.of_cases(state_cases, "vocabulary"),
     ),
 )

@@ -583,6 +583,26 @@ INVARIANTS = (
 )
 
 
+def _some_committed(given: Pool, after: Pool, result: Any) -> str | None:
+    """Each request commits one id at least, and no more than it has rows; ids are the target's own."""
+    first, known = (
+        given["cu_num_logits"].tolist(),
+        {*given["target_sampled"].tolist(), *given["draft_sampled"].tolist()},
+    )
+    for request, ids in enumerate(committed(result)):
+        if not 1 <= len(ids) <= first[request + 1] - first[request]:
+            return f"request {request} commits {len(ids)} ids"
+        if stranger := next((token for token in ids if token not in known or token < 0), None):
+            return f"request {request} commits id {stranger}, which was neither sampled nor drafted"
+    return None
+
+
+_OLD_INVARIANTS = (
+    Invariant("a committed id was sampled from the target or drafted", _some_committed),
+    relations.unchanged("target_sampled", "draft_sampled", "cu_num_logits"),
+)
+
+
 def _reversed(pool: Pool) -> Pool | None:
     """The requests from the last to the first, with their rows."""
     first = pool["cu_num_logits"].tolist()
@@ -698,6 +718,7 @@ TARGETS = (
         strict_cases,
         _old(STRICT),
         triton=True,
+        invariants=_OLD_INVARIANTS,
         shapes=shapes.of_cases(strict_cases, "drafts"),
     ),
     Target(
@@ -706,6 +727,7 @@ TARGETS = (
         synthetic_cases,
         _old(SYNTHETIC),
         triton=True,
+        invariants=_OLD_INVARIANTS,
         shapes=shapes.of_cases(synthetic_cases, "drafts"),
     ),
     Target(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of, takes
 from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
@@ -23,7 +23,7 @@ from difftest.cases.v2_state import (
     request_slots,
 )
 from difftest.errors import ApiChange
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Invariant, Pool, Target
 
 SAMPLER = f"{GPU}.sample.sampler:Sampler"
 REJECTION_SAMPLER = f"{GPU}.spec_decode.rejection_sampler:RejectionSampler"
@@ -427,6 +427,30 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
     return Call(step)
 
 
+def _committed(given: Pool, after: Pool, result: Any) -> str | None:
+    """Ids of the vocabulary, as many as there are rows at most; their rows of logprobs begin with them."""
+    vocab, first = given["logits"].shape[1], given["cu_num_logits"].tolist()
+    counts = result.get("num_sampled")
+    if counts is None:
+        return None
+    tensors = result.get("logprobs_tensors")
+    for request, count in enumerate(counts.tolist()):
+        rows = first[request + 1] - first[request]
+        if not 0 <= count <= rows:
+            return f"request {request} commits {count} ids in {rows} rows"
+        for place, token in enumerate(result["sampled_token_ids"][request, :count].tolist()):
+            if not 0 <= token < vocab:
+                return f"request {request} commits id {token} of {vocab}"
+            if tensors is not None and (held := int(tensors.logprob_token_ids[first[request] + place, 0])) != token:
+                return f"request {request} commits id {token}, and its row of logprobs begins with {held}"
+    return None
+
+
+_IN_ORDER = relations.permuted(
+    ("logits", "idx_mapping", "expanded_idx_mapping", "expanded_local_pos", "positions", "input_ids", "seq_lens"),
+    ("return.sampled_token_ids",),
+)
+
 TARGETS = (
     Target(
         "v2.sampler",
@@ -435,6 +459,11 @@ TARGETS = (
         prepare,
         uses=SAMPLER_PARTS,
         triton=True,
+        invariants=(
+            relations.emitted_ids("return.sampled_token_ids"),
+            relations.logprobs_of_emitted("return.sampled_token_ids", "return.logprobs_tensors"),
+        ),
+        relations=(_IN_ORDER,),
         shapes=shapes.of_cases(cases, "vocabulary"),
     ),
     Target(
@@ -459,6 +488,9 @@ TARGETS = (
             *SAMPLER_PARTS,
         ),
         triton=True,
+        invariants=(
+            Invariant("a committed id is in the vocabulary, and its row of logprobs begins with it", _committed),
+        ),
         shapes=shapes.of_cases(rejection_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),
 )

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from difftest.cases import relations
 from difftest.cases.axes import Stream, guarded
 from difftest.cases.v2_batch import SLOTS, expanded_only, takes
 from difftest.errors import ApiChange
-from difftest.target import Arm, Pool
+from difftest.target import Arm, Pool, Relation
 
 SAMPLING_DEFAULTS: dict[str, Any] = {
     "temperature": 1.0,
@@ -182,3 +183,18 @@ def snapshot(state: Any, paths: Sequence[str]) -> dict[str, Any]:
             value = getattr(value, part)
         found[path] = value.clone() if isinstance(value, torch.Tensor) else value.copy()
     return found
+
+
+def of_step_rows(*more: str, outputs: Sequence[str] = ("return.logits",)) -> tuple[Relation, ...]:
+    """A step's rows, without drafts, depend on their own requests only, and on no other row's place.
+
+    Args:
+        more: further values of the pool with one row for each row of logits.
+        outputs: names of what comes out with one row for each row of logits.
+    """
+    made: tuple[Relation, ...] = relations.of_rows(
+        ("logits", "idx_mapping", "expanded_idx_mapping", *more),
+        outputs,
+        lambda pool: len(pool["idx_mapping"]) == len(pool["expanded_idx_mapping"]),
+    )
+    return made

@@ -254,15 +254,21 @@ def _sampling_work(arm: Arm, state: Any, logits: torch.Tensor, context: dict[str
     expanded = context["expanded_idx_mapping"]
     known = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
     found: dict[str, Any] = {"max_num_logprobs": state.max_num_logprobs(slots)}
-    for name in ("any_greedy", "any_explicit_seed"):
-        if hasattr(state, name):
-            found[name] = getattr(state, name)(slots)
     for name in ("apply_temperature", "apply_min_p", "apply_top_k_top_p"):
         if hasattr(state, name):
             method = getattr(state, name)
             after = method(**arm.bind(method, {"logits": logits, **known}))
             logits = logits if after is None else after
     return {**found, "logits": logits.clone()}
+
+
+def _asked(name: str) -> Process:
+    """Asks a question about the requests of a step."""
+
+    def work(arm: Arm, state: Any, logits: torch.Tensor, context: dict[str, Any]) -> Any:
+        return getattr(state, name)(context["idx_mapping_np"])
+
+    return work
 
 
 # -- what requests ask for ---------------------------------------------------------------------------------------------
@@ -495,8 +501,6 @@ _STATES: tuple[tuple[str, str, Draw, Process, tuple[str, ...], tuple[str, ...], 
         (
             *methods(v2_states.SAMPLING_STATES, "apply_temperature", "apply_min_p", "apply_top_k_top_p"),
             f"{v2_states.SAMPLING_STATES}.max_num_logprobs",
-            f"{v2_states.SAMPLING_STATES}.any_greedy",
-            f"{v2_states.SAMPLING_STATES}.any_explicit_seed",
         ),
         {},
         True,
@@ -529,8 +533,24 @@ def _targets() -> Iterator[Target]:
         )
 
 
+def _question(name: str) -> Target:
+    cases = _cases(f"v2.sampling_states_{name}", _sampling)
+    symbol = f"{v2_states.SAMPLING_STATES}.{name}"
+    return Target(
+        f"v2.sampling_states_{name}",
+        (symbol,),
+        cases,
+        _prepare(v2_states.SAMPLING_STATES, _asked(name), ()),
+        uses=methods(v2_states.SAMPLING_STATES),
+        triton=True,
+        shapes=shapes.of_cases(cases, "vocabulary", also=lambda size: {"drafts": "none"}),
+    )
+
+
 TARGETS = (
     *_targets(),
+    _question("any_greedy"),
+    _question("any_explicit_seed"),
     Target(
         "v2.request_state",
         (REQUEST_STATE,),

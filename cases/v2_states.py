@@ -17,6 +17,7 @@ from difftest.cases.v2_state import (
     life_state,
     make_state,
     methods,
+    of_step_rows,
     request_slots,
     snapshot,
 )
@@ -258,6 +259,7 @@ TARGETS = (
             f"{SAMPLING_STATES}.max_num_logprobs",
         ),
         triton=True,
+        relations=of_step_rows(),
         shapes=shapes.of_cases(cases, "vocabulary"),
     ),
     Target(
