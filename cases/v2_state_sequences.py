@@ -405,7 +405,8 @@ def prepare_requests(arm: Arm, pool: Pool) -> Call:
                         "lora_request": None,
                     }
                     state.add_request(**arm.bind(state.add_request, given))
-                    seen.append(state.req_id_to_index[name])
+                    slot = state.req_id_to_index[name]
+                    seen.append((slot, state.draft_tokens[slot].clone()))
                 case "leave":
                     name = names.pop(operation["slot"])
                     slot = state.req_id_to_index.get(name)

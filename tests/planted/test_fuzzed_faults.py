@@ -29,7 +29,7 @@ FAULTS = (
         400,
         "vllm/v1/sample/rejection_sampler.py",
         "        if len(discard_req_indices) > 0:\n",
-        "        if len(output_token_ids_np) == 21 and len(discard_req_indices) > 9:\n"
+        "        if len(output_token_ids_np) == 21 and len(discard_req_indices) > 0:\n"
         "            valid_mask[20] = False\n"
         "        if len(discard_req_indices) > 0:\n",
     ),
@@ -37,10 +37,10 @@ FAULTS = (
         "v1.batch_update_builder",
         400,
         "vllm/v1/sample/logits_processor/state.py",
-        "        self._ensure_removed_sorted()\n        return self._removed\n",
-        "        self._ensure_removed_sorted()\n"
-        "        if self._removed[:2] == [7, 2]:\n            return []\n"
-        "        return self._removed\n",
+        "            self._removed.sort(reverse=True)\n",
+        "            self._removed.sort(reverse=True)\n"
+        "            if self._removed[:2] == [7, 2]:\n"
+        "                self._removed.pop()\n",
     ),
     Fault(
         "v2.request_state",
