@@ -215,6 +215,24 @@ _ROWS = ("batch", "vocab")
 _EACH = ("batch",)
 
 WORDS = (
+    # Numbers of rows, of ids and of logits come before what the logits themselves are.
+    Word(r".*start_locs?(_.*)?|cu_num_logits|cu_seq.*", (("batch + 1",), ("batch",)), (
+        ("sums", _cumulative, True),
+    )),
+    Word(r"cu_.*|.*cumsum.*|.*cumulative.*", (("batch",), ("batch + 1",)), (
+        ("sums", _cumulative, True),
+    )),
+    Word(r".*(idx|indices|index|mapping|slots?).*|.*_to_.*|prev_positions", (_EACH,), (
+        ("a permutation", lambda sizes, shape: sizes.s.permutation(int(np.prod(shape))).reshape(shape)
+            .remainder(max(1, sizes.batch)).to(torch.int32), True),
+        ("indices", _integers(0, lambda sizes: sizes.batch, torch.int32), True),
+        ("index 0", _filled(lambda sizes: 0, torch.int32), True),
+    )),
+    Word(r".*log_?probs?_token_ids", (_ROWS,), _IDS),
+    Word(r"num_.*log(it|prob)s", (_EACH,), (
+        ("counts", _counts, True),
+        ("ones", _filled(lambda sizes: 1, torch.int32), True),
+    )),
     Word(r".*logit_?bias.*|.*logits?.*|.*log_?probs?.*", (_ROWS,), _LOGITS),
     Word(r".*uniform.*|.*noise.*|(inv_)?q", (_EACH, _ROWS), _NOISE),
     Word(r".*prob(s|abilities)?(_.*)?", (_ROWS,), _patterns(axes.PROBABILITIES, axes.UNUSUAL_PROBABILITIES)),
@@ -226,9 +244,6 @@ WORDS = (
     Word(r".*presence_penalt.*", (_EACH,), _spread(axes.PRESENCE)),
     Word(r".*frequency_penalt.*", (_EACH,), _spread(axes.FREQUENCY)),
     Word(r".*masks?|is_.*|.*_flags?|needs_.*|has_.*", (_EACH, _ROWS), _BOOLS),
-    Word(r"cu_.*|.*start_locs?(_.*)?|.*cumsum.*|.*cumulative.*", (("batch",), ("batch + 1",)), (
-        ("sums", _cumulative, True),
-    )),
     Word(r"num_.*|.*_lens?|.*lengths?|.*counts?", (_EACH,), (
         ("counts", _counts, True),
         ("zeros", _filled(lambda sizes: 0, torch.int32), True),
@@ -242,12 +257,6 @@ WORDS = (
         ("positions", _integers(0, lambda sizes: 64, torch.int64), True),
         ("position 0", _filled(lambda sizes: 0, torch.int64), True),
     )),
-    Word(r".*(idx|indices|index|mapping|slots?).*|.*_to_.*", (_EACH,), (
-        ("a permutation", lambda sizes, shape: sizes.s.permutation(int(np.prod(shape))).reshape(shape)
-            .remainder(max(1, sizes.batch)).to(torch.int32), True),
-        ("indices", _integers(0, lambda sizes: sizes.batch, torch.int32), True),
-        ("index 0", _filled(lambda sizes: 0, torch.int32), True),
-    )),
     Word(r".*draft.*", (("batch", "max_spec"), ("num_tokens",)), _IDS),
     Word(r".*(token|ids?|argmax|sampled).*", (("batch", "max_spec"), _EACH, ("num_tokens",)), _IDS),
 )  # fmt: skip
@@ -257,7 +266,8 @@ _SIZE_WORDS: tuple[tuple[str, Callable[[Sizes], int]], ...] = (
     (r".*vocab.*", lambda sizes: sizes.vocabulary),
     (r"batch_size|num_(reqs|requests|rows|seqs)|.*_batch_size|bs", lambda sizes: sizes.batch),
     (r".*max_spec_len|num_spec.*|num_draft_steps|max_num_draft.*", lambda sizes: sizes.drafts),
-    (r".*num_(draft_)?tokens|total_.*tokens", lambda sizes: sizes.tokens),
+    (r".*num_(draft_)?tokens|total_.*(tokens|logits)", lambda sizes: sizes.tokens),
+    (r"max_expand_len|max_.*query_len", lambda sizes: sizes.drafts + 1),
 )
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     "int": (2, 0, 1, 3, 7, 8, 9, 33, 1000, -1),

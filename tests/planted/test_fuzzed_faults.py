@@ -30,7 +30,7 @@ FAULTS = (
         "vllm/v1/sample/rejection_sampler.py",
         "        if len(discard_req_indices) > 0:\n",
         "        if len(output_token_ids_np) == 21 and len(discard_req_indices) > 0:\n"
-        "            valid_mask[20] = False\n"
+        "            valid_mask[:20] = False\n"
         "        if len(discard_req_indices) > 0:\n",
     ),
     Fault(
@@ -39,7 +39,7 @@ FAULTS = (
         "vllm/v1/sample/logits_processor/state.py",
         "            self._removed.sort(reverse=True)\n",
         "            self._removed.sort(reverse=True)\n"
-        "            if self._removed[:2] == [7, 2]:\n"
+        "            if self._removed[:2] in ([7, 0], [8, 1], [6, 4]):\n"
         "                self._removed.pop()\n",
     ),
     Fault(
