@@ -480,8 +480,16 @@ def _dicts(kind: Kind, name: str, path: str, device: str) -> list[Choice]:
         return [Choice(p, functools.partial(_seeded, p)) for p in ("mixed", *[s for s in axes.SEEDS if s != "mixed"])]
     item = _first(value, name, path, device)
     if key[0]["kind"] == "str":
+        parameter = Parameter(name=name, kinds=list(value), annotation="", default=False)
+        plain = _choices(value[0], parameter, path, device) if value[0]["kind"] != "made" else []
+
+        def one_of_each(sizes: Sizes) -> dict[str, Any]:
+            made = [each.make(sizes) if isinstance(each, Choice) else each for each in plain]
+            return {chr(ord("a") + number % 26) + "a" * (number // 26): each for number, each in enumerate(made)}
+
         return [
             Choice("two entries", lambda sizes: {text: item(sizes) for text in ("a", "b")}),
+            *([Choice("an entry of each kind", one_of_each)] if len(plain) > 1 else []),
             Choice("empty", lambda sizes: {}),
         ]
     return [

@@ -15,7 +15,6 @@ import torch
 from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_rejection import (
-    EXPAND_VALUES,
     MODULE,
     VOCABULARY,
     cumulative,
@@ -24,6 +23,7 @@ from difftest.cases.v1_rejection import (
     require,
     row_of,
 )
+from difftest.cases.v1_rejection_helpers import EXPAND_VALUES
 from difftest.target import Arm, Call, Case, Invariant, Pool, Target
 
 BATCH = 3
