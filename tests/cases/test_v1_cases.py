@@ -20,6 +20,7 @@ from difftest.cases import (
     v1_metadata,
     v1_penalties,
     v1_sampler,
+    v1_sampler_parts,
     v1_thinking_budget,
     v1_topk_topp,
 )
@@ -34,6 +35,7 @@ MODULES = (
     v1_logprobs,
     v1_penalties,
     v1_sampler,
+    v1_sampler_parts,
     v1_thinking_budget,
     v1_topk_topp,
 )
