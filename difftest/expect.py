@@ -23,7 +23,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from difftest.errors import UsageError
 from difftest.result import Kind, RunResult
@@ -125,29 +125,55 @@ def unused(entries: Sequence[Expectation], used: set[int], executed: Sequence[st
 def draft(result: RunResult) -> str:
     """A manifest that expects what a run found, to be narrowed and given reasons by its author."""
     lines = ["# Drafted from a run. Say why in each reason, narrow `case`, and delete what is not meant."]
-    for name, place, kind, said in drafted(result):
+    for entry in drafted(result):
         lines += [
             "",
             "[[expect]]",
-            f"target = {_quoted(name)}",
-            f"leaf = {_quoted(place)}",
-            f"kind = {_quoted(kind)}",
-            f'reason = ""  # {said}',
+            f"target = {_quoted(entry.target)}",
+            f"leaf = {_quoted(entry.place)}",
+            f"kind = {_quoted(entry.kind)}",
+            *([f"contract = {str(entry.contract).lower()}"] if entry.contract is not None else []),
+            f'reason = ""  # {entry.said}',
         ]
     return "\n".join(lines) + "\n"
 
 
-def drafted(result: RunResult) -> list[tuple[str, str, str, str]]:
-    """What a draft expects: target, place, kind, and in words in which cases it was found; the most cases first."""
-    seen: dict[tuple[str, str, str], list[str]] = {}
+class Drafted(NamedTuple):
+    """One way to differ that a run found.
+
+    Attributes:
+        contract: whether all its cases are inside the contract, or all outside; None when some are.
+        said: in which cases it was found, in words.
+    """
+
+    target: str
+    place: str
+    kind: str
+    contract: bool | None
+    said: str
+
+
+def drafted(result: RunResult) -> list[Drafted]:
+    """What a draft expects; of each target what the most cases have comes first."""
+    words: dict[tuple[str, str, str], list[str]] = {}
+    sides: dict[tuple[str, str, str], set[bool]] = {}
     for target in result.targets:
         for group in target.groups:
             where = f" with {group.condition}" if group.condition else ""
+            found = {True} if group.outside_contract < group.cases else set()
+            found |= {False} if group.outside_contract else set()
             for way in group.ways:
-                seen.setdefault((target.name, way.place, way.kind), []).append(f"{way.cases} cases{where}")
+                key = (target.name, way.place, way.kind)
+                words.setdefault(key, []).append(f"{way.cases} cases{where}")
+                sides.setdefault(key, set()).update(found)
         for item in target.mismatches:
-            seen.setdefault((target.name, item.place or item.leaf, item.kind), [])
-    return [(*key, " ".join("; ".join(said).split())) for key, said in seen.items()]
+            key = (target.name, item.place or item.leaf, item.kind)
+            words.setdefault(key, [])
+            sides.setdefault(key, set()).add(item.contract)
+    return [
+        Drafted(*key, next(iter(sides[key])) if len(sides[key]) == 1 else None, " ".join("; ".join(said).split()))
+        for key, said in words.items()
+    ]
 
 
 def _quoted(text: str) -> str:

@@ -87,8 +87,12 @@ def test_a_drafted_manifest_names_what_was_found(options: api.RunOptions, tmp_pa
 def test_what_was_drafted_and_given_reasons_covers_the_run_it_came_from(
     options: api.RunOptions, tmp_path: Path
 ) -> None:
-    text = draft(api.run(options)).replace('reason = ""', 'reason = "meant"')
+    found = api.run(options)
+    assert found.targets[0].outside_contract == found.targets[0].cases.different
+    text = draft(found).replace('reason = ""', 'reason = "meant"')
     assert api.run(replace(options, expect=manifest(tmp_path, text))).verdict == "expected"
+    # All that differs is outside the contract, so nothing inside it is expected.
+    assert {entry.contract for entry in load(manifest(tmp_path, text))} == {False}
 
 
 def test_a_drafted_manifest_is_toml_whatever_a_place_is_called(tmp_path: Path) -> None:
