@@ -637,7 +637,8 @@ def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, st
     compared = counts["identical"] + counts["expected"]
     few = counts["unmeasured"] - counts["in_neither"] > compared or 10 * compared < counts["executed"]
     if few or any(not text.startswith(harmless) for text in unmeasured):
-        return Verdict.UNMEASURED, f"{counts['unmeasured']} of {counts['executed']} cases: {_reason(unmeasured)}"
+        total = sum(counts[name] for name in ("identical", "expected", "unmeasured"))  # those not begun included
+        return Verdict.UNMEASURED, f"{counts['unmeasured']} of {total} cases: {_reason(unmeasured)}"
     return Verdict.IDENTICAL, ""
 
 
