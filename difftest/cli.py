@@ -63,7 +63,7 @@ def cli() -> None:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --out, time for a case, of at most 3 a target.",
+    help="With --out, time for a case, of at most 3 a target; up to 3 times that while it is large.",
 )
 @click.option("--all", "execute_same", is_flag=True, help="Execute targets whose code is the same, too.")
 @click.option("--lines", is_flag=True, help="Say which lines of each target's code no case executes. Slower.")

@@ -234,7 +234,7 @@ class Reduced:
         case: id of the reduced case; empty when it could not be reduced, with the reason.
         bytes, requests, largest_axis: before and after.
         executed: candidates executed.
-        seconds: time that it took.
+        seconds: time that it took, but for waiting for a processor.
         path: its folder as a whole path, with `case.safetensors` and `reproduce.py`.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Verdict
 
@@ -340,13 +341,14 @@ def reduced_lines(result: RunResult) -> list[str]:
             if item.reason:
                 lines.append(f"{what}: case {item.original} could not be made small: {item.reason}")
                 continue
+            folder = Path(*Path(item.path).parts[-3:])  # from beside the folder that was asked for
             sizes = ", ".join(
                 f"{name} {before} to {after}" if before != after else f"{name} {after}"
                 for name, (before, after) in (
                     ("bytes", item.bytes), ("requests", item.requests), ("longest axis", item.largest_axis),
                 )
             )  # fmt: skip
-            lines.append(f"{what}: {sizes}; base {item.base}, head {item.head}; {item.path}/reproduce.py shows it")
+            lines.append(f"{what}: {sizes}; base {item.base}, head {item.head}; {folder}/reproduce.py shows it")
     if not lines and result.command.startswith("difftest run ") and any(t.mismatches for t in result.targets):
         lines.append("--out DIR makes the first differing cases small and writes a script for each that shows it")
     return lines

@@ -157,7 +157,7 @@ def case_bytes(target: str, case: Case, pool: Pool) -> bytes:
     from difftest.record.pool import PoolEncoder
 
     if has_large(pool):
-        raise UsageError(f"case {case.label!r:.80} of {target} reserves more memory than a case file may hold")
+        raise UsageError(f"case {case.label!r:.80} of {target} reserves more memory than a file may hold")
     encode = PoolEncoder()
     nodes = {name: encode(value) for name, value in pool.items()}
     rng = None if case.recorded is None else encode.rng(case.recorded.rng)

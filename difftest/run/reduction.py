@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from difftest.result import Identity, Reduced, TargetResult
 from difftest.run.found import file_name
 from difftest.run.plan import ArmSource
 from difftest.run.supervisor import Supervisor, Unit
-from difftest.shrink.groups import found_file, groups, position
+from difftest.shrink.groups import found_file, groups, position, whole_numbers
 from difftest.shrink.reproducer import write_folder
 
 DEATHS = 60
@@ -73,15 +74,22 @@ def reduce_found(
     for item in found:
         chosen = groups(item.mismatches)
         tasks.append([])
-        for mismatch in chosen:
+        for mismatches in chosen:
             number = len(units)
+            choices = [
+                {
+                    "index": mismatch["number"],
+                    "file": str(found_file(home, mismatch["case"])) if mismatch["drawn"] else "",
+                    "case": mismatch["case"],
+                    "position": position(mismatch),
+                    "ids": whole_numbers(mismatch),
+                }
+                for mismatch in mismatches
+            ]
             task = {
-                "index": mismatch["number"],
-                "file": str(found_file(home, mismatch["case"])) if mismatch["drawn"] else "",
-                "case": mismatch["case"],
-                "kind": mismatch["kind"],
-                "leaf": mismatch["leaf"],
-                "position": position(mismatch),
+                "choices": choices,
+                "kind": mismatches[0]["kind"],
+                "leaf": mismatches[0]["leaf"],
                 "seconds": request.seconds,
                 "folder": str(home / f"reduce-{number}"),
             }
@@ -108,21 +116,27 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
         record = unit.reduced or {"reason": next(iter(unit.unmeasured), "the worker ended before it was done")}
         mismatch = record.get("mismatch")
         if mismatch is None:
-            reduced.append(Reduced(unit.task["case"], unit.task["kind"], unit.task["leaf"], reason=record["reason"]))
+            first = unit.task["choices"][0]["case"]
+            reason = record["reason"]
+            if record.get("no_file"):
+                reason += f"; it is shown by: {_by_id(item, first, request)}"
+            reduced.append(Reduced(first, unit.task["kind"], unit.task["leaf"], reason=reason))
             continue
         arm = item.unit.arms[1]
         folder = request.out.resolve() / file_name(item.result.name + ("" if arm == "head" else f"-{arm}"))
-        # two groups may be found in one case
-        taken = sum(other.path != "" and other.original == unit.task["case"] for other in reduced)
-        place = folder / (file_name(unit.task["case"]) + (f"-{taken + 1}" if taken else ""))
+        # two groups may be found in one case, and what it is reduced to may show both
+        taken = {other.case: other.path for other in reduced if other.path and other.original == record["original"]}
+        place = folder / (file_name(record["original"]) + (f"-{len(set(taken.values())) + 1}" if taken else ""))
+        place = Path(taken.get(record["case"], place))
         text = {
             "record": record, "target": item.result.name, "base": item.base, "head": item.head, "code": code,
             "options": request.options, "environment": request.environment, "repo": request.repo,
         }  # fmt: skip
-        write_folder(place, Path(unit.task["folder"]), text)
+        if record["case"] not in taken:
+            write_folder(place, Path(unit.task["folder"]), text)
         reduced.append(
             Reduced(
-                original=unit.task["case"],
+                original=record["original"],
                 kind=mismatch["kind"],
                 leaf=mismatch["leaf"],
                 case=record["case"],
@@ -138,3 +152,12 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
             )
         )
     return replace(item.result, reduced=tuple(reduced))
+
+
+def _by_id(item: Found, case: str, request: Request) -> str:
+    """The command that runs one case of a target."""
+    words = ["difftest", "run", "--base", item.base.spec, "--head", item.head.spec, "--target", item.result.name]
+    words += ["--case", case]
+    for file in request.options["cases_from"]:
+        words += ["--cases-from", file]
+    return shlex.join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,12 @@ from difftest.shrink.tree import (
 from difftest.shrink.values import ANYTHING, Common, common, normalised, pieces, simpler, with_zeros
 from difftest.target import Made, Pool, Seeded
 
+_FEW = 16
+"""Positions that are left of what is long when everything is cut at once."""
+
+_LIKELY = 5
+"""Requests that are tried as the only ones then."""
+
 SMALL = (1, 2, 3, 4, 8, 16, 32)
 """Lengths to which a size is cut first."""
 
@@ -47,20 +54,28 @@ class Reducer:
         accepts: executes a candidate. Raises OutOfTimeError when the time is over.
         hint: the position of the mismatch inside its leaf, so that its row and column are tried first.
         contract: the original is inside its target's contract, and so must be what it becomes.
+        ids: what may be ids of the vocabulary by which the mismatch shows.
 
     Attributes:
         pool: the smallest accepted so far.
+        steps: the original, and all that was accepted, one after the other.
     """
 
     def __init__(
-        self, pool: Pool, accepts: Callable[[Pool], bool], hint: Sequence[int] = (), contract: bool = True
+        self,
+        pool: Pool,
+        accepts: Callable[[Pool], bool],
+        hint: Sequence[int] = (),
+        contract: bool = True,
+        ids: Sequence[int] = (),
     ) -> None:
         self.pool = pool
         self.contract = contract
         self._accepts = accepts
+        self.steps = [pool]
         self._hint = tuple(dict.fromkeys(hint))
+        self._ids = tuple(ids)
         self._refused: set[str] = set()
-        self._accepted = 0
         leaves: dict[Path, list[Any]] = {}
         for path, value in walk(pool):
             leaves.setdefault(general(path), []).append(value)
@@ -68,12 +83,14 @@ class Reducer:
 
     def run(self) -> Pool:
         """The smallest pool found; ends when no pass gets further or the time is over."""
+        boldly = (self._all_at_once,)
         shape = (self._layouts, self._requests, self._drafts, self._sizes, self._features, self._lists)
         values = (self._dtypes, self._values, self._elements)
         try:
+            self._repeated(boldly)  # what is small is executed in a moment, and so is all that follows
             before = -1
-            while self._accepted > before:
-                before = self._accepted
+            while len(self.steps) > before:
+                before = len(self.steps)
                 self._repeated(shape)  # first: what is simpler may no longer differ when it is cut
                 for each in values:
                     each()
@@ -83,8 +100,8 @@ class Reducer:
 
     def _repeated(self, passes: Sequence[Callable[[], None]]) -> None:
         before = -1
-        while self._accepted > before:
-            before = self._accepted
+        while len(self.steps) > before:
+            before = len(self.steps)
             for each in passes:
                 each()
 
@@ -103,7 +120,7 @@ class Reducer:
             return False
         self._refused.add(identity)  # it is what we have; no pass gains by trying it again
         self.pool = candidate
-        self._accepted += 1
+        self.steps.append(candidate)
         return True
 
     def _mended(self, pool: Pool) -> Pool:
@@ -121,6 +138,24 @@ class Reducer:
 
     def _kept(self, path: Path) -> Common:
         return self._common.get(general(path), ANYTHING) if self.contract else ANYTHING
+
+    # -- all at once ----------------------------------------------------------------------------------------------
+
+    def _all_at_once(self) -> None:
+        """Few requests, few drafts and few ids in one step; then two of these, then one."""
+        few: list[Callable[[Pool], Pool]] = [
+            functools.partial(_few_requests, hint=self._hint, which=which) for which in range(_LIKELY)
+        ]
+        narrow: list[Callable[[Pool], Pool]] = [
+            functools.partial(_narrow, ids=ids) for ids in dict.fromkeys(((), self._ids, self._hint[-1:]))
+        ]
+        more: list[tuple[Callable[[Pool], Pool], ...]] = [(_only_used, _few_drafts), (_few_drafts,), (_only_used,), ()]
+        plans = [(one, *steps, way) for one in few for steps in more for way in narrow]
+        plans += [(*steps, way) for steps in more[1::2] for way in narrow]
+        plans += [(one, *steps) for one in few for steps in more]
+        for plan in plans:
+            if self._try(lambda plan=plan: functools.reduce(lambda pool, step: step(pool), plan, self.pool)):  # type: ignore[misc]
+                return
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
@@ -323,6 +358,52 @@ def requests(pool: Pool) -> int:
         if axis.role == FIRST and axis.length:
             counts[axis.length] = counts.get(axis.length, 0) + 1
     return max(counts, key=lambda n: (counts[n], -n)) if counts else 0
+
+
+def _few_requests(pool: Pool, hint: Sequence[int], which: int) -> Pool:
+    """One request, or two that are neighbours, or those that are used: `which` of several likely ones."""
+    size = next(iter(Sizes(pool).by_request()), 0)
+    likely = [[h] for h in dict.fromkeys((*hint, 0, size - 1)) if h < size]
+    sizes = Sizes(pool)
+    pair = [[max(0, h - 1), max(1, h)] for (h,) in likely[:1] if size > 2]
+    likely = [*likely[:1], *pair, *sizes.used(size)[:1], *sizes.pointing(size, hint), *likely[1:]]
+    if which >= len(likely):
+        raise ValueError("no further request is likely")
+    return sizes.cut(size, likely[which], Cut((FIRST,)))
+
+
+def _only_used(pool: Pool) -> Pool:
+    """Of each size only the positions that some leaf of indices points to."""
+    for size in Sizes(pool).by_request():
+        used = Sizes(pool).used(size)
+        if used:
+            pool = Sizes(pool).cut(size, used[0], Cut((FIRST,)))
+    return pool
+
+
+def _few_drafts(pool: Pool) -> Pool:
+    """One item in each request, where there are more."""
+    for number in range(len(Sizes(pool).ragged)):
+        sizes = Sizes(pool)
+        if number < len(sizes.ragged):
+            ragged = sizes.ragged[number]
+            least = min(min(ragged.counts), 1)
+            pool = sizes.with_counts(ragged, [min(n, least + 1) for n in ragged.counts])
+    return pool
+
+
+def _narrow(pool: Pool, ids: Sequence[int]) -> Pool:
+    """Of every long later axis the first positions, or some ids and what fills up with the first."""
+    before = pool
+    for size, _ in sorted(Sizes(pool).lengths(LATER), reverse=True):
+        if size > _FEW:
+            chosen = {i for i in ids if i < size}
+            first = [i for i in range(_FEW) if i not in chosen]
+            keep = sorted([*first[: _FEW - len(chosen)], *chosen])
+            pool = Sizes(pool).cut(size, keep, Cut((LATER,)))
+    if pool is before:
+        raise ValueError("nothing is long")
+    return pool
 
 
 def _at(pool: Pool, path: Path) -> Any:

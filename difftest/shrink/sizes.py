@@ -7,7 +7,7 @@ counts with their cumulative sums and flat axes, plain numbers that state the si
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ FIRST, LATER, INNER = "first", "later", "inner"
 """Of an axis: the first of a tensor or of a list that stands by itself, a later one, or that of a list in a list."""
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+_FORMS = ("offsets", "sums", "counts")
+"""How counts may stand in a leaf; what is likeliest not to be so by chance comes first."""
 
 _WORD = 32  # ids in one word of a bitmask
 
@@ -77,13 +80,16 @@ class Sizes:
         self.dicts = {p: v for p, v in self.nodes.items() if type(v) is dict and v and all(type(k) is int for k in v)}
         self.ragged = self._find_ragged()
         self._structure = {path for ragged in self.ragged for path, _ in ragged.leaves}
+        self._offsets = {path for ragged in self.ragged for path, form in ragged.leaves if form == "offsets"}
+        self._structure |= set(self._positions())
         self.grids = self._find_grids()
         self._below = self._index_leaves()
 
     def lengths(self, *roles: str) -> list[tuple[int, int]]:
         """(length, number of axes) of the axes of some roles, most frequent first; lengths of 1 and 0 left out."""
         flats = {flat for ragged in self.ragged for flat in ragged.flats if len(ragged.counts) != sum(ragged.counts)}
-        found = Counter(a.length for a in self.axes if a.role in roles and (a.path, a.axis) not in flats)
+        axes = [a for a in self.axes if a.role in roles and (a.path, a.axis) not in flats]
+        found = Counter(a.length for a in axes if a.path not in self._offsets)  # which are one longer than a size
         for keys in self.dicts.values():
             found.update({n: 1 for n in found if n > max(keys) >= 0})
         return sorted(((n, count) for n, count in found.items() if n > 1), key=lambda item: (-item[1], -item[0]))
@@ -96,13 +102,18 @@ class Sizes:
         return sorted((n for n, _ in self.lengths(FIRST)), key=lambda n: (n not in counted, n in flat))
 
     def used(self, size: int) -> list[list[int]]:
-        """Positions of a size that one leaf of indices points to, where they are fewer, those of fewest first."""
+        """Positions of a size that one leaf of indices, or of names, points to, where they are fewer, those of fewest
+        first."""
         found = []
         for path, (least, most) in self._below.items():
             if least >= 0 and most < size and path not in self._structure:
                 values = _every_integer(self.nodes[path])
                 if values is not None and len(chosen := np.unique(values)) < size:
                     found.append(tuple(chosen.tolist()))
+        names = [value for value in self.nodes.values() if type(value) is list and set(map(type, value)) == {str}]
+        for every in names:
+            if len(every) == size == len(set(every)):
+                found += [tuple(sorted(map(every.index, some))) for some in names if set(some) < set(every)]
         return [list(chosen) for chosen in sorted(set(found), key=lambda c: (len(c), c))]
 
     def pointing(self, size: int, positions: Sequence[int]) -> list[list[int]]:
@@ -133,7 +144,7 @@ class Sizes:
         for axis in self.axes:
             if axis.role not in how.roles or (axis.path, axis.axis) in done:
                 continue
-            if axis.length == size:
+            if axis.length == size and axis.path not in self._offsets:
                 change(axis.path, _selecting(axis.axis, index))
             elif how.partner and axis.length == size + 1:
                 change(axis.path, _selecting(axis.axis, np.append(index, size)))
@@ -151,6 +162,10 @@ class Sizes:
             for path, by_key in self.dicts.items():
                 if max(by_key) < size:
                     change(path, lambda old: {position[k]: item for k, item in old.items() if k in position})
+        if how.scalars and LATER in how.roles:
+            for path, (least, most) in self._below.items():
+                if most == size and least >= 0 and path not in self._structure:
+                    change(path, _at_most(len(index)))  # such as top-k, which is the vocabulary's size when it is off
         if how.remap:
             for path, (least, most) in self._below.items():
                 if most < size and least >= -1 and path not in self._structure:
@@ -210,11 +225,31 @@ class Sizes:
                 if counts and others and lengths[total]:
                     ragged = found.setdefault(tuple(counts), Ragged(tuple(counts)))
                     ragged.leaves.append((axis.path, form))
-        own = {path for ragged in found.values() for path, _ in ragged.leaves}
-        for ragged in found.values():
+        return self._without_chance(found.values(), firsts, lengths)
+
+    def _without_chance(
+        self, found: Iterable[Ragged], firsts: Sequence[Axis], lengths: Mapping[int, int]
+    ) -> list[Ragged]:
+        """The counts with their flat axes. What is flat for better counts is none itself, though it may add up to a
+        length by chance: an index by row, say, beside offsets of the rows of each request."""
+        kept, own, flat = [], set[Path](), set[Path]()
+        better = sorted(found, key=lambda r: (min(_FORMS.index(form) for _, form in r.leaves), -lengths[sum(r.counts)]))
+        for ragged in better:
+            leaves = [(path, form) for path, form in ragged.leaves if path not in flat and path not in own]
+            own |= {path for path, _ in leaves}
             flats = [(a.path, a.axis) for a in firsts if a.length == sum(ragged.counts) and a.path not in own]
-            ragged.flats.extend(flats)
-        return [ragged for ragged in found.values() if ragged.flats]
+            if leaves and flats:
+                kept.append(Ragged(ragged.counts, leaves, flats))
+                flat |= {path for path, _ in flats}
+        return kept
+
+    def _positions(self) -> Iterator[Path]:
+        """Leaves that number the rows of each request from 0: they look like indices of requests and are not."""
+        for ragged in self.ragged:
+            numbers = [place for count in ragged.counts for place in range(count)]
+            for path, _ in ragged.flats if max(ragged.counts) > 1 else ():
+                if _integers(self.nodes[path]) == numbers:
+                    yield path
 
     def _find_grids(self) -> list[tuple[int, int]]:
         """(rows, columns) of leaves whose positions are the rows of other leaves, one after the other."""
@@ -341,6 +376,17 @@ def _remapping(size: int, index: Indices, free: bool) -> Change:
         return moved.copy_(torch.from_numpy(table[values]))
 
     return remap
+
+
+def _at_most(largest: int) -> Change:
+    def clamp(old: Any) -> Any:
+        if isinstance(old, torch.Tensor):
+            return old.clamp(max=largest)
+        if isinstance(old, np.ndarray):
+            return np.minimum(old, largest).astype(old.dtype)
+        return type(old)(min(value, largest) for value in old)
+
+    return clamp
 
 
 def _integers(value: Any) -> list[int] | None:

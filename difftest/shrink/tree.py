@@ -39,7 +39,9 @@ def children(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from value.fields.items()
     elif isinstance(value, Mapping):
         yield from ((("key", key) if type(key) is not str else key, item) for key, item in value.items())
-    elif isinstance(value, list | tuple) and not is_numbers(value):
+    elif isinstance(value, tuple):  # each item has a meaning of its own, as fields have
+        yield from ((("item", position), item) for position, item in enumerate(value))
+    elif isinstance(value, list) and not is_numbers(value):
         yield from enumerate(value)
 
 

@@ -22,11 +22,15 @@ from test_mask_packer_heads import FAULTS as PACKER_FAULTS
 from test_mask_packer_heads import FROM_LOGITS, PACKER
 from test_parse_output_heads import _FAULTS as PARSE_FAULTS
 from test_parse_output_heads import MASKED_GATHER, PARSE_OUTPUT
+from test_replayed_faults import FAULTS as REPLAYED_FAULTS
+from test_replayed_faults import captured, planted, replayed
 
 from difftest import api
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Reduced, TargetResult
 from difftest.shrink.sizes import FIRST, Cut, Sizes
+
+__all__ = ["captured"]  # a fixture
 
 pytestmark = [pytest.mark.check, pytest.mark.index]
 
@@ -99,6 +103,16 @@ def test_planted_faults_are_made_small(which: str, release: Path, tmp_path: Path
         str(release), tuple(heads), targets=(target,), out=tmp_path / "out", shrink=SECONDS, explain=False
     )
     short, seconds = figures(api.run(request).targets)
+    assert short == []
+    assert statistics.median(seconds) <= SECONDS
+
+
+@pytest.mark.parametrize("name", REPLAYED_FAULTS)
+def test_planted_faults_that_recordings_show_are_made_small(name: str, captured: Path, tmp_path: Path) -> None:
+    fault = REPLAYED_FAULTS[name]
+    head = planted(captured, tmp_path / "head", fault)
+    options = {"repeat": 1, "examples": 14, "out": tmp_path / "out", "shrink": SECONDS, "explain": False}
+    short, seconds = figures([replayed(captured, head, fault.recording, fault.site, **options)])
     assert short == []
     assert statistics.median(seconds) <= SECONDS
 

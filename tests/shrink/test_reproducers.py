@@ -153,7 +153,9 @@ def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult
         jobs=1,
     )
     reserved, looked = api.run(request).targets
-    assert "reserves more memory than a case file may hold" in reserved.reduced[0].reason
+    (item,) = reserved.reduced
+    command = f"difftest run --base {folder / 'base'} --head {tmp_path} --target user.reserved --case {item.original}"
+    assert "reserves more memory than a file may hold; it is shown by: " + command in item.reason
     assert (looked.reduced[0].reason, looked.reduced[0].requests) == ("", (5, 1))  # though its oracle fails on it
 
 

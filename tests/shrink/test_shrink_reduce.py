@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from difftest.shrink.groups import groups, leaf_key, position
+from difftest.shrink.groups import groups, position
+from difftest.shrink.leaves import leaf_key
 from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
 from difftest.shrink.tree import is_plain_tensor, largest_axis
 from difftest.target import Made, Pool, Seeded
@@ -159,12 +160,13 @@ def test_leaves_are_the_same_but_for_rows(leaf: str, key: str) -> None:
 
 def test_one_of_each_group_is_reduced_those_inside_the_contract_first() -> None:
     def mismatch(leaf: str, kind: str = "value", contract: bool = True, index: tuple[int, ...] = ()) -> dict[str, Any]:
-        return {"leaf": leaf, "kind": kind, "contract": contract, "index": list(index)}
+        return {"leaf": leaf, "kind": kind, "contract": contract, "index": list(index), "case": f"of {leaf}"}
 
     rows = [mismatch(f"return[{i}]") for i in range(3)]
     found = groups([*rows, mismatch("raised", "exception", False), mismatch("logits", index=(2, 7)), *rows])
-    assert [item["leaf"] for item in found] == ["return[0]", "logits", "raised"]
-    assert position(mismatch("return[1][5]", index=(2, 7))) == [5, 1, 2, 7]
+    assert [items[0]["leaf"] for items in found] == ["return[0]", "logits", "raised"]
+    assert [item["case"] for item in found[0]] == ["of return[0]"]
+    assert position(mismatch("return[1][5]", index=(2, 7))) == [5, 2, 7, 1]
 
 
 def test_rows_that_are_the_positions_of_a_batch_follow_it() -> None:

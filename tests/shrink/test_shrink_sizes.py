@@ -115,3 +115,49 @@ def test_changes_reach_into_made_objects_and_lists() -> None:
 def test_bytes_count_shared_memory_once() -> None:
     memory = torch.zeros(10)
     assert pool_bytes({"a": memory, "b": memory[2:], "n": [1, 2], "k": 3}) == 40 + 16 + 8
+
+
+def expanded_batch() -> Pool:
+    """Two requests with two rows each: indices by row that add up to other lengths, and offsets, one longer."""
+    return {
+        "target_logits": torch.arange(160, dtype=torch.float32).reshape(4, 40),
+        "idx_mapping": torch.tensor([2, 1]),
+        "expanded_idx_mapping": torch.tensor([2, 2, 1, 1]),
+        "expanded_local_pos": torch.tensor([0, 1, 0, 1]),
+        "cu_num_logits": torch.tensor([0, 2, 4]),
+        "temperature": torch.arange(6.0),
+        "slots": torch.arange(3.0),
+        "top_k": torch.tensor([40, 7]),
+    }
+
+
+def test_an_index_by_row_that_adds_up_to_a_length_is_no_count() -> None:
+    pool = Sizes(expanded_batch()).cut(2, [1], Cut((FIRST,)))
+    assert pool["cu_num_logits"].tolist() == [0, 2]
+    assert pool["expanded_idx_mapping"].tolist() == [1, 1]
+    assert pool["expanded_local_pos"].tolist() == [0, 1]
+    assert pool["target_logits"].shape == (2, 40)
+    assert len(pool["temperature"]) == 6
+
+
+def test_offsets_are_no_axis_of_their_own_length() -> None:
+    pool = Sizes(expanded_batch()).cut(3, [0], Cut((FIRST,)))
+    assert pool["slots"].tolist() == [0.0]
+    assert pool["cu_num_logits"].tolist() == [0, 2, 4]
+
+
+def test_what_is_as_large_as_the_vocabulary_becomes_smaller_with_it() -> None:
+    pool = Sizes(expanded_batch()).cut(40, range(16), Cut((LATER,)))
+    assert pool["top_k"].tolist() == [16, 7]
+
+
+def test_lists_among_positional_arguments_follow_the_requests() -> None:
+    metadata = Made("m:C", {"num_draft_tokens": [0, 0, 0], "cu_num_sampled": torch.tensor([1, 2, 3])})
+    pool = Sizes({"args": (metadata, torch.arange(3.0), [5, 6, 7])}).cut(3, [2], Cut((FIRST,), remap=False))
+    assert pool["args"][0].fields["num_draft_tokens"] == [0]
+    assert pool["args"][0].fields["cu_num_sampled"].tolist() == [1]
+    assert (pool["args"][1].tolist(), pool["args"][2]) == ([2.0], [7])
+
+
+def test_requests_that_are_named_elsewhere_are_used() -> None:
+    assert Sizes({"requests": ["a", "b", "c"], "structured": ["c", "b"]}).used(3) == [[1, 2]]
