@@ -34,6 +34,9 @@ MOST_SAMPLES = 20_000
 MOST_CALLS = 200
 LAW_SECONDS = 2.5
 """The least that sampling is given, when there is so much time."""
+TELLING_EFFECT = 0.25
+"""Samples that would not even show a total variation of this do not make two laws the same."""
+
 LAW_SHARE = 0.4
 """Of the time allowed, kept for sampling where a target declares how that is done."""
 
@@ -118,7 +121,7 @@ class Chance:
         }
         if law is not None and self.target.sampling is not None:
             parts["distribution"] = {
-                "likeness": Likeness.OTHER_LAW if law.different else Likeness.SAME_LAW,
+                "likeness": _likeness(law),
                 "samples": law.samples,
                 "vocabulary": self.target.sampling.vocabulary,
                 "smallest_effect": law.smallest_effect,
@@ -315,7 +318,7 @@ class Chance:
         if any(each.equal_inside and not each.equal for each in tried):
             return None  # they part at the ends of the noise: too rare for any number of samples
         if law is not None and by_law and all(each.matters for each in tried) and not self.repeats:
-            return Likeness.SAME_LAW
+            return _likeness(law)
         return None
 
     def _noise_said(self, tried: list[_Tried], apart: tuple[int, int] | None, law: Law | None) -> str:
@@ -371,6 +374,13 @@ def _rows_apart(base: Tokens, head: Tokens) -> int:
     return len(base) if base.shape != head.shape else int((base != head).any(axis=1).sum())
 
 
+def _likeness(law: Law) -> Likeness:
+    """What the samples say; too few of them say nothing, least of all that the laws are the same."""
+    if law.different:
+        return Likeness.OTHER_LAW
+    return Likeness.SAME_LAW if law.smallest_effect <= TELLING_EFFECT else Likeness.DIFFERENT
+
+
 def _law_said(law: Law) -> str:
     worst = min(law.tests, key=lambda test: test.adjusted)
     apart = "differs" if law.different else "shows no difference"
@@ -378,4 +388,5 @@ def _law_said(law: Law) -> str:
         f"the law of the emitted tokens {apart} in {law.samples} samples of each arm: {len(law.tests)} chi-square "
         f"tests, the least p {worst.adjusted:.2g} after Holm ({worst.name}); a total variation of "
         f"{law.smallest_effect:.3f} would be seen with 80 % power"
+        f"{'' if law.different or law.smallest_effect <= TELLING_EFFECT else ': too few to call them the same'}"
     )

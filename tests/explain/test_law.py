@@ -57,3 +57,13 @@ def test_rows_that_emit_nothing_count_as_a_value() -> None:
     base, head = drawn(1, LAW), drawn(2, LAW)
     head[::3, 1] = -1
     assert compare_laws(base, head, 4).different
+
+
+def test_too_few_samples_do_not_make_two_laws_the_same() -> None:
+    from difftest.run.chance import _law_said, _likeness
+
+    ids = np.arange(40)[:, None] % 8
+    few = compare_laws(ids, ids, 8)
+    assert (_likeness(few), "too few" in _law_said(few)) == ("different", True)
+    many = compare_laws(np.tile(ids, (500, 1)), np.tile(ids, (500, 1)), 8)
+    assert (_likeness(many), "too few" in _law_said(many)) == ("same distribution", False)
