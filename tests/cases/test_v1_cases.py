@@ -63,7 +63,7 @@ def test_cases_have_labels_of_their_own_and_the_same_content_each_time(target: T
 def test_targets_name_the_symbols_they_bind(target: Target) -> None:
     assert target.name.startswith("v1.")
     assert all(symbol.startswith("vllm.") and symbol.count(":") == 1 for symbol in target.symbols + target.uses)
-    assert not target.triton or len(cases(target)) < 300
+    assert not target.triton or len(cases(target)) < 400
 
 
 def test_raw_symbols_that_histories_of_changes_name_are_bound() -> None:
