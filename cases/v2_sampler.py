@@ -367,7 +367,7 @@ def _later_cases() -> Iterator[Case]:
     rows = [
         {**plain, "rows a chunk": size, "drafts": drafts, "request": request, "method": method}
         for size, drafts, request, method in (
-            (2, (2, 1, 1), "everything", "standard"),
+            (2, (2, 1, 1), "logprobs", "standard"),
             (3, (1, 2, 0), "bias and penalties", "block"),
             (3, (2, 0, 1), "bias and penalties", "standard"),
             (4, (2, 0, 1), "bad words", "standard"),
