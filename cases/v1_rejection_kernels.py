@@ -429,6 +429,12 @@ def _accepts(given: Pool, after: Pool, result: Any) -> str | None:
     return None
 
 
+def _recovers_known(given: Pool, after: Pool, result: Any) -> str | None:
+    ids = after["output_token_ids_ptr"].tolist()
+    beyond = [row for row, token in enumerate(ids) if token != _FILLED and not 0 <= token < given["vocab_size"]]
+    return f"row {beyond[0]} recovers id {ids[beyond[0]]} of {given['vocab_size']}" if beyond else None
+
+
 TARGETS = (
     Target(
         name="v1.rejection_greedy_sample_kernel",
@@ -454,6 +460,7 @@ TARGETS = (
         symbols=(f"{MODULE}sample_recovered_tokens_kernel",),
         cases=recovered_cases,
         prepare=prepare_recovered,
+        invariants=(Invariant("a recovered id is in the vocabulary", _recovers_known),),
         triton=True,
         shapes=shapes.of_cases(recovered_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),

@@ -304,6 +304,10 @@ def rejection_cases() -> Iterator[Case]:
     yield from axes.cases_from(
         chosen, build, name="v2.rejection_watermark", contract=lambda row: contract({**rest, **row}), limit=40
     )
+    # Every block of ids has a chance.
+    flat = {**axes.plain(chosen), "logits": "all equal", "vocab": 2500, "drafts": (2, 2)}
+    rows = [{**flat, "draft logits": kept} for kept in ("none", "noisy")]
+    yield from axes.cases_from(chosen, build, name="v2.rejection_watermark", rows=rows, prefix="flat: ")
 
 
 TARGETS = (
