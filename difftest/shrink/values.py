@@ -98,7 +98,11 @@ def normalised(value: Any) -> Any:
 
 
 def simpler(value: Any, kept: Common) -> Iterator[Any]:
-    """Values of the same kind and shape that are simpler, the simplest first."""
+    """Values of the same kind and shape that are simpler, the simplest first; none where elements share memory."""
+    if isinstance(value, torch.Tensor) and any(
+        n > 1 and not s for n, s in zip(value.shape, value.stride(), strict=True)
+    ):
+        return
     if not kept.distribution:
         candidates = _constants(value, kept)
     elif is_array(value) and value.ndim and value.shape[-1]:

@@ -101,6 +101,14 @@ def test_a_layout_that_matters_is_kept_while_the_rest_becomes_small() -> None:
     assert largest_axis(found) == 2
 
 
+def test_rows_that_are_one_memory_are_cut_and_keep_their_values() -> None:
+    pool = {"k": torch.tensor([5]).expand(4), "logits": torch.ones(4, 9)}
+    found, _ = reduced(
+        pool, lambda p: p["k"] is not None and p["k"].stride() == (0,) and len(p["k"]) > 1, contract=False
+    )
+    assert found["k"].tolist() == [5, 5]
+
+
 def test_the_position_of_the_mismatch_is_tried_first() -> None:
     found, executed = reduced(batch(), lambda p: 104 in [s.seed for s in p["generators"].values()], hint=(4,))
     assert found["generators"] == {0: Seeded(104)}
