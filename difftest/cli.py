@@ -219,7 +219,7 @@ def pairs(files: tuple[Path, ...], drop_first: bool, metrics: tuple[str, ...], f
 @click.option("--max-bytes", type=int, metavar="N", help="Bytes that each process records.")
 @click.option("--one-in", type=int, default=1, metavar="N", help="Record one step in N.")
 @click.option("--redact", is_flag=True, help="Replace request ids by hashes whose key is thrown away.")
-@click.option("--wait", is_flag=True, help="Write the inputs before each call goes on, against crashes. Slow.")
+@click.option("--wait", is_flag=True, help="Inputs are on disk before each call goes on. Slow.")
 @click.option("--show", "shown", type=click.Path(path_type=Path), metavar="DIR", help="Say what is in a capture.")
 def capture(command: tuple[str, ...], out: Path | None, shown: Path | None, **options: Any) -> int:
     """Run a command with the recorder on in every vLLM process that it starts."""

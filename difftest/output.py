@@ -19,6 +19,7 @@ from rich.text import Text
 from difftest.bisect import Bisection
 from difftest.errors import UsageError
 from difftest.record.command import Shown
+from difftest.record.sites import KNOWN
 from difftest.result import EXIT_CODES, RunResult, TargetResult, Verdict
 from difftest.survey import TargetSurvey
 from difftest.sweep import SCHEMA, SweptCommit, overall
@@ -154,24 +155,34 @@ def show_replay(result: RunResult, console: Console) -> None:
 
 
 def show_capture(shown: Shown, console: Console) -> None:
-    """What is in a capture: a line for each process and site, then each call, then what the recorder said."""
+    """What is in a capture: a line for each process and site, one for each call, then what the recorder said.
+
+    Sites go by their short names and requests by numbers, so that a call is one line; what they are is said below.
+    """
+    names = {symbol: name for name, symbol in KNOWN.items()}
     sites = _table("process", "site", "calls", "ended", "raised", "steps", "bytes")
     for line in shown.sites:
         steps = "" if line.steps is None else f"{line.steps[0]} to {line.steps[1]}"
         counts = (str(line.calls), str(line.complete), str(line.raised), steps, str(line.size))
-        sites.add_row(*map(Text, (line.rank, line.site, *counts)))
+        sites.add_row(*map(Text, (line.rank, names.get(line.site, line.site), *counts)))
     console.print(sites)
     calls = _table("process", "call", "in", "site", "step", "bytes", "requests", "")
+    requests: dict[str, int] = {}
     for call in shown.calls:
         ended = call.raised or ("" if call.complete else "did not end")
         parent = "" if call.parent is None else str(call.parent)
         step = "" if call.step is None else str(call.step)
-        requests = ", ".join(call.request_ids or ())
-        site = call.site.rpartition(":")[2]
-        row = (call.rank, str(call.number), parent, site, step, str(call.size), requests, ended)
+        numbers = [requests.setdefault(name, len(requests) + 1) for name in call.request_ids or ()]
+        site = names.get(call.site, call.site.rpartition(":")[2])
+        row = (call.rank, str(call.number), parent, site, step, str(call.size), _ranges(numbers), ended)
         calls.add_row(*map(Text, row))
     console.print()
     console.print(calls)
+    console.print()
+    for symbol in dict.fromkeys(line.site for line in shown.sites if line.site in names):
+        console.print(Text(f"{names[symbol]} is {symbol}"), soft_wrap=True)
+    for name, number in requests.items():
+        console.print(Text(f"request {number} is {name}"), soft_wrap=True)
     for rank, environment in shown.environments.items():
         versions = environment.get("versions")
         words = [f"{name} {version}" for name, version in versions.items()] if isinstance(versions, dict) else []
@@ -179,6 +190,17 @@ def show_capture(shown: Shown, console: Console) -> None:
     for note in shown.notes:
         console.print(Text(note))
     console.print(Text(f"{len(shown.calls)} calls, {shown.blobs} blobs, {shown.disk_bytes} bytes on disk"))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in their order; what counts up by one is `first-last`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def _table(*columns: str) -> Table:

@@ -1,17 +1,19 @@
 """The recorder: takes down calls of a live engine without changing what they do.
 
-In the engine's thread the arguments are copied and nothing else; hashing and writing happen in a background thread
-behind a queue that is bounded in bytes. Whatever goes wrong in here stops the recording, never the engine.
+In the engine's thread the arguments are copied and nothing else; hashing and writing happen in a process of their own,
+behind memory that is bounded (:mod:`difftest.record.channel`). Whatever goes wrong in here stops the recording, never
+the engine.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
+import ctypes
 import functools
 import hashlib
 import itertools
+import marshal
 import multiprocessing.util
 import os
 import sys
@@ -24,25 +26,56 @@ from typing import Any
 
 import torch
 
-from difftest.record.encode import Encoder, Memory, Pack, cuda_in_use
+from difftest.record import device
+from difftest.record.channel import Channel
+from difftest.record.encode import SMALL, Encoder, Memory, changed, cuda_in_use
+from difftest.record.environment import environment, own_rank
 from difftest.record.generators import process_states, twisters
-from difftest.record.writer import Item, Limits, Writer
+from difftest.record.lines import SCHEMA
 
 MAX_QUEUE = 512 << 20
 """Bytes that may wait to be written before calls are left out."""
 
-STATE = 5056
-"""Bytes of a generator's state, more or less."""
+MAX_CALL = 2 << 30
+"""Bytes that a call may have of which the memory is recorded at all, and its end may have beyond those that wait."""
+
+_PARALLEL = 1 << 20
+"""Bytes from which on copying is worth several threads."""
 
 _JOIN_SECONDS = 60.0
+
+# The second keeps other threads out, which costs less for little memory.
+_copy = ctypes.CDLL(None).memcpy
+_copy_small = ctypes.PyDLL(None).memcpy
+for _function in (_copy, _copy_small):
+    _function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    _function.restype = None
 
 
 @dataclass(slots=True)
 class _Call:
+    """A call in progress: what is recorded of its inputs, and where in the shared memory their copies are.
+
+    Attributes:
+        held: the piece of shared memory that is kept until the call ends.
+        places: of the inputs' copies, by the number of the storage; -1 where there is none.
+    """
+
     number: int
     site: str
     inputs: Encoder
     memory: list[Memory]
+    held: int
+    places: list[int]
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message that waits for copies from a device, or for those before it."""
+
+    at: int
+    size: int
+    copies: device.Copies | None
 
 
 class _Context(threading.local):
@@ -64,7 +97,7 @@ class Recorder:
         max_bytes: stop when this many bytes are written.
         one_in: record one step in so many; calls outside of steps, one in so many of each site.
         redact: key under which request ids are replaced by a hash; the same id has the same hash in every process.
-        wait: write the inputs before the call goes on, so that a crash inside it leaves them. Slow.
+        wait: the inputs are on disk before the call goes on. Slow; without it they outlive this process only.
         max_queue: bytes that may wait; a call that finds no room is left out, and the capture says so.
         opaque: module prefixes whose objects are not looked into.
 
@@ -104,16 +137,15 @@ class Recorder:
         os.register_at_fork(after_in_child=self._fresh)
 
     def _fresh(self) -> None:
+        if (channel := getattr(self, "_channel", None)) is not None:
+            channel.abandon()
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._queue: deque[Item] = deque()
-        self._queued = 0
-        self._writing = False
-        self._writer: Writer | None = None
-        self._thread: threading.Thread | None = None
+        self._channel: Channel | None = None
+        self._waiting: deque[_Message] = deque()
+        self._fetching: threading.Thread | None = None
         self._stopped = ""
         self._closed = False
-        self._numbers = itertools.count()
         self._calls = 0
         self._seen: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
@@ -186,32 +218,32 @@ class Recorder:
             if self._stopped:
                 return
             self._stopped = "fault"
-            self._queue.append(Item({"record": "note", "kind": "fault", "message": message, "count": 1}))
-            self._wake.notify_all()
+            self._note("fault", message)
         with contextlib.suppress(Exception):
             print(f"difftest: recording stopped, the engine goes on: {message}", file=sys.stderr)
 
     def close(self) -> None:
         """Write what is waiting and end this process's recording. Never raises; a second call does nothing."""
-        thread = self._thread
-        if thread is None or threading.current_thread() is thread:
-            return
         with contextlib.suppress(Exception):
             with self._lock:
-                reason = self._stopped or "finished"
-                self._stopped = reason
-                for message, count in self._skipped.items():
-                    self._queue.append(Item({"record": "note", "kind": "skipped", "message": message, "count": count}))
-                self._queue.append(Item({"record": "close", "reason": reason, "calls": self._calls}))
-                self._thread = None
+                channel = self._channel
+                if channel is None or self._closed:
+                    return
                 self._closed = True
+                self._stopped = reason = self._stopped or "finished"
+                for message, count in self._skipped.items():
+                    self._note("skipped", message, count)
+                self._send({"record": "close", "reason": reason, "calls": self._calls})
                 self._wake.notify_all()
-            thread.join(_JOIN_SECONDS)
+                self._wake.wait_for(lambda: not self._waiting, _JOIN_SECONDS)
+            channel.finish(_JOIN_SECONDS)
 
     def flush(self, seconds: float = _JOIN_SECONDS) -> bool:
-        """Wait until everything queued so far is written; whether it was, in time."""
+        """Wait until everything recorded so far is written; whether it was, in time."""
         with self._lock:
-            return self._wake.wait_for(lambda: (not self._queue and not self._writing) or self._thread is None, seconds)
+            there = self._wake.wait_for(lambda: not self._waiting, seconds)
+            channel = self._channel
+        return there and (channel is None or channel.flush(seconds))
 
     def _skip(self, reason: str) -> None:
         with self._lock:
@@ -249,27 +281,32 @@ class Recorder:
             "args": [inputs(value) for value in args],
             "kwargs": {name: inputs(value) for name, value in kwargs.items()},
         }
-        item = self._item(record, inputs)
+        record["rng"] = process_states(inputs, self._twisters)
+        memory = inputs.memory()
         with self._lock:
-            if self._stopped == "fault" or (self._stopped and parent is None):
+            if self._closed or self._stopped == "fault" or (self._stopped and parent is None):
                 return None
-            if parent is None and self._queued and self._queued + item.size > self.max_queue:
-                self._skipped["left out, because the disk is slower than the engine"] += 1
+            record["call"] = number = self._calls
+            try:
+                held, places = self._send(record, inputs, memory, outermost=parent is None)
+            except _NoRoom as reason:
+                self._skipped[str(reason)] += 1
                 return None
-            record["call"] = number = next(self._numbers)
             self._calls += 1
-            self._put(item)
         if self.wait:
             self.flush()
-        return _Call(number, site, inputs, item.memory)
+        return _Call(number, site, inputs, memory, held, places)
 
     def _wanted(self, site: str, step: int | None) -> bool:
         """Whether the limits let an outermost call in."""
         with self._lock:
-            written = self._writer.written if self._writer is not None else 0
+            channel = self._channel
+            if channel is not None and channel.failed:
+                self._stopped = "fault"
+            waiting = 0 if channel is None else channel.written + channel.free()
             if self.max_calls is not None and self._calls >= self.max_calls:
                 self._limit(f"stopped after {self.max_calls} calls, as asked")
-            elif self.max_bytes is not None and written + self._queued >= self.max_bytes:
+            elif self.max_bytes is not None and waiting >= self.max_bytes:
                 self._limit(f"stopped after {self.max_bytes} bytes, as asked")
             if self._stopped:
                 return False
@@ -280,9 +317,11 @@ class Recorder:
 
     def _limit(self, message: str) -> None:
         self._stopped = "limit"
-        if self._thread is not None:
-            self._queue.append(Item({"record": "note", "kind": "limit", "message": message, "count": 1}))
-            self._wake.notify_all()
+        if self._channel is not None:
+            self._note("limit", message)
+
+    def _note(self, kind: str, message: str, count: int = 1) -> None:
+        self._send({"record": "note", "kind": kind, "message": message, "count": count})
 
     def _end(self, call: _Call, result: Any, raised: BaseException | None) -> None:
         try:
@@ -300,87 +339,171 @@ class Recorder:
                     "class": f"{kind.__module__}:{kind.__qualname__}",
                     "message": str(raised)[:2000],
                 }
-            item = self._item(record, outputs, call)
+            record["rng"] = process_states(outputs, self._twisters)
             with self._lock:
-                if self._stopped != "fault":
-                    self._put(item)
+                if self._stopped != "fault" and not self._closed:
+                    self._send(record, outputs, outputs.memory(), ended=call)
         except Exception as error:
             self.fault(f"outputs of {call.site}", error)
 
-    def _item(self, record: dict[str, Any], encoder: Encoder, call: _Call | None = None) -> Item:
-        """A record with copies of its memory; of a call that ended, also of the inputs that it changed."""
-        record["rng"] = process_states(encoder, self._twisters)
-        memory = encoder.memory(self.max_queue)
-        item = Item(record, memory, encoder.states, call.inputs.again(call.memory) if call is not None else [])
-        size, device = len(encoder.states) * STATE, None
-        for one in [*memory, *[again.after for again in item.again]]:
-            data = one.data
-            if data is None:
+    def _send(
+        self,
+        record: dict[str, Any],
+        encoder: Encoder | None = None,
+        memory: Sequence[Memory] = (),
+        outermost: bool = False,
+        ended: _Call | None = None,
+    ) -> tuple[int, list[int]]:
+        """Copy a record, and the memory behind it, to where the writer finds it. The lock is held.
+
+        Args:
+            memory: of its storages.
+            outermost: it is left out, rather than wait, when too much waits already.
+            ended: the call that it ends; its inputs are copied again where they changed.
+
+        Returns:
+            The piece of shared memory that is held until the call ends, and where the storages' copies are.
+
+        Raises:
+            _NoRoom: it does not fit.
+            OSError: the writer cannot be started.
+        """
+        channel = self._opened()
+        base, size = channel.address, 0
+        pieces: list[tuple[Memory, int]] = []
+        late: list[tuple[Memory, int]] = []
+        places: list[int] = []
+        storages = []
+        for one in memory:
+            place = -1
+            if one.size <= self.max_queue:
+                place = size
+                if one.size:
+                    pieces.append((one, place))
+                    size += one.size + 63 & -64
+            places.append(place)
+            storages.append((one.start, one.size, one.whole, one.device, one.input, place))
+        states = []
+        kept = () if encoder is None else encoder.states
+        for state in kept:
+            length = len(state)
+            states.append((size, length))
+            size += length + 63 & -64
+        again: list[tuple[int, int, int, int]] | None = None if ended is None else []
+        for number, one, before in () if ended is None else zip(itertools.count(), ended.memory, ended.places):
+            if before < 0 or not one.size or again is None:
                 continue
-            size += one.size
-            if isinstance(data, Pack | torch.Tensor):
-                tensor = data.data if isinstance(data, Pack) else data
-                if tensor.is_cuda:
-                    device = tensor.device
-        if device is not None:
-            item.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            item.ready.record(torch.cuda.current_stream(device))
-        item.size = size
-        return item
+            found = changed(one, base + before)
+            if found is None:
+                again = None
+            elif found:
+                again.append((number, before, size, one.size))
+                late.append((one, size))
+                size += one.size + 63 & -64
+        if again is not None:
+            pieces += late
+        text = marshal.dumps((record, storages, states, again), 2)
+        head = len(text) + 63 & -64
+        held = channel.free()
+        if outermost and held and (channel.crowded or held + head + size > self.max_queue):
+            raise _NoRoom("left out, because the disk is slower than the engine")
+        at = channel.reserve(head + size, hold=record["record"] == "begin")
+        if ended is not None:
+            channel.room.release(ended.held)
+        if at is None:
+            raise _NoRoom(f"left out, because {head + size} bytes found no room")
+        shared = channel.bytes
+        shared[at : at + len(text)] = text
+        data = at + head
+        for state, (place, length) in zip(kept, states, strict=True):
+            if isinstance(state, bytes):
+                shared[data + place : data + place + length] = state
+            else:
+                _copy_small(base + data + place, state.data_ptr(), length)
+        copies = self._copied(channel, pieces, data)
+        if copies is None and not self._waiting:
+            channel.publish(at, len(text))
+        else:
+            self._waiting.append(_Message(at, len(text), copies))
+            self._wake.notify_all()
+        return at, [place if place < 0 else data + place for place in places]
 
-    def _put(self, item: Item) -> None:
-        """Hand an item to the writer, which is started by the first. The lock is held."""
-        if self._closed:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="difftest-capture", daemon=True)
-            self._thread.start()
-            # Children of multiprocessing leave without running atexit; its own finalizers do run there.
-            atexit.register(self.close)
-            multiprocessing.util.Finalize(None, self.close, exitpriority=100)
-        self._queue.append(item)
-        self._queued += item.size
-        self._wake.notify_all()
+    def _copied(self, channel: Channel, pieces: Sequence[tuple[Memory, int]], data: int) -> device.Copies | None:
+        """Copy memory to its places, counted from `data` on; what is on a device will be there later."""
+        base, later = channel.address + data, []
+        for one, place in pieces:
+            size = one.size
+            if one.device != "cpu":
+                later.append((one.owner, one.start, size, data + place))
+            elif size <= SMALL:
+                _copy_small(base + place, one.address, size)
+            elif size >= _PARALLEL and isinstance(one.owner, torch.UntypedStorage):
+                view = torch.empty(0, dtype=torch.uint8)
+                view.set_(one.owner, one.start, (size,), (1,))
+                self._room[data + place : data + place + size].copy_(view)
+            else:
+                _copy(base + place, one.address, size)
+        if not later:
+            return None
+        if self._fetching is None:
+            self._fetching = threading.Thread(target=self._fetch, args=(channel,), name="difftest-capture", daemon=True)
+            self._fetching.start()
+        return device.copy(later)
 
-    def _write(self) -> None:
-        """The background thread: writes items until `close`; an error ends the recording, not the process."""
-        try:
-            limits = Limits(self.max_calls, self.max_bytes, self.one_in)
-            writer = self._writer = Writer(self.out, self.sites, self.engine_fixes, limits)
-        except Exception as error:
-            self._writer = None
-            self._gave_up(error)
-            return
+    def _opened(self) -> Channel:
+        """The channel, opened for the first record. The lock is held."""
+        channel = self._channel
+        if channel is not None:
+            return channel
+        rank, world_size = own_rank()
+        limits = {"max_calls": self.max_calls, "max_bytes": self.max_bytes, "one_in": self.one_in}
+        opening = {
+            "record": "open",
+            "schema": SCHEMA,
+            "rank": rank,
+            "world_size": world_size,
+            "pid": os.getpid(),
+            "environment": environment() | {"engine_fixes": list(self.engine_fixes)},
+            "sites": list(self.sites),
+            "limits": limits,
+        }
+        channel = Channel(self.max_queue + MAX_CALL, {"out": str(self.out.absolute()), "opening": opening})
+        self._room = torch.frombuffer(channel.bytes, dtype=torch.uint8)
+        self._channel = channel
+        # Children of multiprocessing leave without running atexit; its own finalizers do run there.
+        atexit.register(self.close)
+        multiprocessing.util.Finalize(None, self.close, exitpriority=100)
+        return channel
+
+    def _fetch(self, channel: Channel) -> None:
+        """A thread: fetches what devices copied, and publishes it in order. An error ends the recording."""
+        fetch = device.Fetcher(channel.bytes)
         while True:
             with self._lock:
-                while not self._queue:
-                    self._wake.wait()
-                item = self._queue.popleft()
-                self._writing = True
+                self._wake.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                message = self._waiting[0]
             try:
-                writer.write(item)
+                if message.copies is not None:
+                    fetch(message.copies)
             except Exception as error:
-                writer.abandon()
-                self._gave_up(error)
+                with self._lock:
+                    self._stopped, self._closed = "fault", True
+                    self._waiting.clear()
+                    self._wake.notify_all()
+                channel.abandon()
+                with contextlib.suppress(Exception):
+                    print(f"difftest: recording stopped, the engine goes on: {error}", file=sys.stderr)
                 return
             with self._lock:
-                self._queued -= item.size
-                self._writing = False
+                self._waiting.popleft()
+                channel.publish(message.at, message.size)
                 self._wake.notify_all()
-            if item.record["record"] == "close":
-                return
 
-    def _gave_up(self, error: Exception) -> None:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        why = "the disk is full" if full else f"{type(error).__name__}: {error}"
-        with self._lock:
-            self._stopped = "fault"
-            self._queue.clear()
-            self._queued = 0
-            self._writing = False
-            self._wake.notify_all()
-        with contextlib.suppress(Exception):
-            print(f"difftest: recording stopped, the engine goes on: {self.out}: {why}", file=sys.stderr)
+
+class _NoRoom(Exception):
+    """There is no room for a record."""
 
 
 def redacted(name: str, key: bytes) -> str:

@@ -12,16 +12,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from difftest.errors import CaptureError, LiftError, UsageError
 from difftest.record.decode import Decoder, RngStates, Storages, rng_states
-from difftest.record.lines import MAX_BYTES, MAX_LINE, Bytes, aligned, regular_file
+from difftest.record.lines import MAX_BYTES, MAX_LINE, aligned, regular_file
 from difftest.target import After, Arm, Case, GeneratorStates, Made, Pool, Seeded
 from difftest.trees.cache import write_atomic
+
+if TYPE_CHECKING:
+    from difftest.record.lines import Bytes
 
 SCHEMA = "difftest.case/1"
 SUFFIX = ".safetensors"
@@ -165,10 +168,11 @@ def case_bytes(target: str, case: Case, pool: Pool) -> bytes:
         raise UsageError(f"case {case.label!r:.80} of {target} cannot be kept as bytes: {encode.refused[0]}")
     blobs: dict[str, bytes] = {}
     storages = []
-    for memory in encode.memory(MAX_BYTES):
-        data = memory.data if isinstance(memory.data, bytes) else b"" if memory.data is None else _plain(memory.data)
+    for memory in encode.memory():
+        if memory.size > MAX_BYTES:
+            raise UsageError(f"case {case.label!r:.80} of {target}: {memory.size} bytes in one tensor are too many")
         entry: dict[str, Any] = {"start": memory.start, "size": memory.size, "whole": memory.whole, "device": "cpu"}
-        storages.append(entry | _kept(data, blobs))
+        storages.append(entry | _kept(memory.bytes(), blobs))
     states = [{"size": len(state)} | _kept(bytes(state), blobs) for state in encode.states]
     said = {
         "schema": SCHEMA,
@@ -206,11 +210,6 @@ def _kept(data: bytes, blobs: dict[str, bytes]) -> dict[str, str]:
     name = hashlib.sha256(data).hexdigest()
     blobs[name] = data
     return {"blob": name}
-
-
-def _plain(data: Any) -> bytes:
-    found: bytes = data.tensor.numpy().tobytes()
-    return found
 
 
 def _seal(said: Mapping[str, str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -147,7 +149,7 @@ def capture(
         max_calls, max_bytes: limits for each process.
         one_in: record one step in so many.
         redact: replace request ids by hashes whose key is thrown away.
-        wait: write inputs before each call goes on, so that a crash inside the engine leaves them. Slow.
+        wait: inputs are on disk before each call goes on, so that they outlive the machine, too. Slow.
 
     Returns:
         The command's exit code; 128 + n when signal n ended it; 3 when it succeeded and nothing was recorded.
@@ -172,17 +174,41 @@ def capture(
     except OSError as error:
         raise UsageError(f"{shlex.join(command)}: {error.filename or ''}: {error.strerror}") from None
     code = _wait(process)
+    settle(folder)
     for left in (folder / "blobs").glob(".*"):
         left.unlink(missing_ok=True)
     if not any(folder.glob("rank-*")):
         print(
             f"nothing was recorded in {out}: no process that the command started called "
-            f"{', '.join(settings.sites)}; vLLM must run in an environment where difftest is installed",
+            f"{', '.join(settings.sites)} once vLLM had loaded its plugins, as its engine does at its start; difftest "
+            "must be installed where vLLM runs, and code that uses a sampler without an engine must call "
+            "difftest.record.plugin.register() first",
             file=sys.stderr,
         )
         return code or 3
-    _say(show(folder), out)
+    shown = show(folder)
+    _say(shown, out)
+    called = {line.site for line in shown.sites}
+    for symbol in settings.sites if site else ():
+        if symbol not in called:
+            print(f"  no call of {symbol} was recorded")
     return code
+
+
+def settle(folder: Path, seconds: float = 60.0) -> bool:
+    """Wait for the processes that still write a capture, as after the engine was killed; whether they ended in time."""
+    ends = time.monotonic() + seconds
+    for manifest in folder.glob("rank-*/manifest.jsonl"):
+        with manifest.open("rb") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > ends:
+                        return False
+                    time.sleep(0.02)
+    return True
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

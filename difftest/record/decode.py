@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from difftest.errors import CaptureError
-from difftest.record.lines import MAX_DEPTH, Bytes, aligned, blob_path, read_blob
+from difftest.record.lines import INLINE, MAX_DEPTH, aligned, blob_path, read_blob
 
 if TYPE_CHECKING:
     import torch
 
-INLINE = 1024
-"""Storages up to this many bytes stand in the manifest itself, as base64."""
+    from difftest.record.lines import Bytes
 
 MAX_NODES = 2_000_000
 """Values in one call: what refers to shared values again and again could otherwise grow without end."""

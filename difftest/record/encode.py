@@ -14,7 +14,7 @@ import math
 import struct
 import types
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +23,15 @@ from difftest.record.lines import MAX_DEPTH
 
 Json = Any
 
-SMALL = 256 << 10
-"""Storages up to this many bytes in CPU memory are copied as bytes, larger ones as tensors."""
+SMALL = 64 << 10
+"""Bytes up to which memory is compared without letting other threads run meanwhile, which would cost more."""
 
-PACKED = 1 << 20
-"""Storages up to this many bytes in a device's memory are copied together, by one operation."""
+LARGE = 1 << 20
+"""Bytes up to which memory is compared whole: reading all of it twice takes as long as the copy."""
 
-REUSED = 512 << 20
-"""Bytes of memory for copies that may wait to be used again."""
+_LOOKS = 16
+_LOOK = 4096
+"""How often, and at how many bytes each time, larger memory is looked at."""
 
 _ATOMS = frozenset({type(None), int, bool})
 _INTS = frozenset({int})
@@ -56,17 +57,6 @@ for _function in (_compare, _compare_small):
 
 
 @dataclasses.dataclass(slots=True)
-class Rows:
-    """A list of lists of integers, copied and not yet JSON: the tokens of each request."""
-
-    data: bytes
-
-    def lists(self) -> list[list[int]]:
-        found: list[list[int]] = marshal.loads(self.data)
-        return found
-
-
-@dataclasses.dataclass(slots=True)
 class _Storage:
     address: int
     whole: int
@@ -77,76 +67,34 @@ class _Storage:
     input: int | None = None
 
 
-class Buffer:
-    """A copy in CPU memory, which is used again for the next one when nobody holds this one any more.
-
-    Memory that is new costs more than the copy: the kernel hands it out page by page.
-
-    Args:
-        view: what is copied, uint8, in CPU memory.
-
-    Attributes:
-        tensor: the copy.
-    """
-
-    __slots__ = ("_whole", "tensor")
-
-    free: ClassVar[dict[int, list[torch.Tensor]]] = {}
-    """Memory that waits to be used again, by its bytes."""
-
-    def __init__(self, view: torch.Tensor) -> None:
-        size = view.numel()
-        step = max(1 << size.bit_length() >> 4, 1)
-        room = -(-size // step) * step
-        try:
-            self._whole = Buffer.free[room].pop()
-        except (KeyError, IndexError):
-            self._whole = torch.empty(room, dtype=torch.uint8)
-        self.tensor = self._whole[:size].copy_(view)
-
-    def __del__(self) -> None:
-        waiting = Buffer.free.setdefault(self._whole.numel(), [])
-        if sum([room * len(those) for room, those in list(Buffer.free.items())]) + self._whole.numel() <= REUSED:
-            waiting.append(self._whole)
-
-
-@dataclasses.dataclass(slots=True)
-class Pack:
-    """Small storages of one device, copied one after the other into one tensor, uint8."""
-
-    data: torch.Tensor
-
-
 @dataclasses.dataclass(slots=True)
 class Memory:
-    """The copied bytes of one storage, as far as recorded views reach.
+    """The bytes of one storage, as far as recorded views reach.
 
     Attributes:
-        data: bytes; or a buffer; or a uint8 tensor on the storage's own device; or a pack that has them from byte `at`
-            on; or None: left out, too large.
         start, size: which bytes of the storage these are.
         whole: bytes in the whole storage.
-        device: where it was.
+        device: where it is.
+        owner: what keeps it alive; on a device the storage.
+        address: of its first byte here, in CPU memory.
         input: for outputs, the number of the input storage that is the same memory.
-        at: see `data`.
     """
 
-    data: bytes | Buffer | torch.Tensor | Pack | None
     start: int
     size: int
     whole: int
     device: str
+    owner: Any
+    address: int
     input: int | None = None
-    at: int = 0
 
-
-@dataclasses.dataclass(slots=True)
-class Again:
-    """The copied bytes of an input storage after the call, when they may have changed: its number, before and after."""
-
-    number: int
-    before: Memory
-    after: Memory
+    def bytes(self) -> bytes:
+        """A copy."""
+        if self.device == "cpu":
+            return ctypes.string_at(self.address, self.size)
+        view = torch.empty(0, dtype=torch.uint8, device=self.owner.device)
+        view.set_(self.owner, self.start, (self.size,), (1,))
+        return view.cpu().numpy().tobytes()
 
 
 class Encoder:
@@ -199,7 +147,7 @@ class Encoder:
         self._depth = 0
 
     def __call__(self, value: Any) -> Json:
-        """The value as JSON, but for :class:`Rows`. Never raises for a value that it cannot record: that is opaque."""
+        """The value as JSON, but for :meth:`_rows`. Never raises for a value that it cannot record: that is opaque."""
         kind = type(value)
         if kind in _ATOMS:
             return value
@@ -255,8 +203,8 @@ class Encoder:
             return rows
         return [self(item) for item in value]
 
-    def _rows(self, value: list[list[Any]]) -> Rows | None:
-        """A list of lists of integers, each list numbered; None when it is not that.
+    def _rows(self, value: list[list[Any]]) -> bytes | None:
+        """A list of lists of integers as `marshal` writes it, each list numbered; None when it is not that.
 
         The tokens of each request are many, and copied whole without a look at each: that they are integers of 32 bits
         is seen from the copy.
@@ -273,7 +221,7 @@ class Encoder:
             return None
         first = len(self._numbers)
         self._numbers.update(zip(ids, range(first, first + len(ids)), strict=True))
-        return Rows(data)
+        return data
 
     def _pairs(self, value: dict[Any, Any]) -> list[list[Json]]:
         return [[self(key), self(item)] for key, item in value.items()]
@@ -426,70 +374,45 @@ class Encoder:
         self.states.append(data)
         return len(self.states) - 1
 
-    def memory(self, largest: int) -> list[Memory]:
-        """Copies of the storages met so far, in the order of their numbers.
-
-        Args:
-            largest: bytes; what is larger is left out, and says so.
-        """
+    def memory(self) -> list[Memory]:
+        """What the values lie in, in the order of the numbers of storages. Nothing is copied."""
         found = []
         for _, entry in self._storages.values():
-            start = entry.first // 64 * 64
-            size = entry.last - start
-            found.append(Memory(b"" if size <= largest else None, start, size, entry.whole, entry.device, entry.input))
-        _copy([entry for _, entry in self._storages.values()], found)
-        return found
-
-    def again(self, before: list[Memory]) -> list[Again]:
-        """Copies of the storages that are not as they were before the call, or on a device and so not yet known to be.
-
-        Args:
-            before: what :meth:`memory` gave.
-        """
-        entries, found = [], []
-        for (number, entry), memory in zip(self._storages.values(), before, strict=True):
-            data = memory.data
-            if data is None or not memory.size:
-                continue
-            owner = entry.owner
-            if isinstance(owner, torch.UntypedStorage) and owner.data_ptr() != entry.address:
-                continue  # resized by the call: its old memory is gone
-            address = entry.address + memory.start
-            if type(data) is bytes:
-                compare = _compare_small if memory.size <= SMALL else _compare
-                if compare(address, data, memory.size) == 0:
-                    continue
-            elif type(data) is Buffer and _compare(address, data.tensor.data_ptr(), memory.size) == 0:
-                continue
-            entries.append(entry)
-            found.append(Again(number, memory, dataclasses.replace(memory, data=b"")))
-        _copy(entries, [item.after for item in found])
+            start = entry.first & -64
+            found.append(
+                Memory(
+                    start,
+                    entry.last - start,
+                    entry.whole,
+                    entry.device,
+                    entry.owner,
+                    entry.address + start,
+                    entry.input,
+                )
+            )
         return found
 
 
-def _copy(entries: list[_Storage], memories: list[Memory]) -> None:
-    """Copy bytes of storages into memories that are to have them (their `data` is empty); on a device in few steps."""
-    packs: dict[str, tuple[list[torch.Tensor], list[Memory]]] = {}
-    for entry, memory in zip(entries, memories, strict=True):
-        size = memory.size
-        if memory.data is None or not size:
-            continue
-        if entry.device == "cpu" and (size <= SMALL or not isinstance(entry.owner, torch.UntypedStorage)):
-            memory.data = ctypes.string_at(entry.address + memory.start, size)
-            continue
-        view = torch.empty(0, dtype=torch.uint8, device=entry.owner.device)
-        view.set_(entry.owner, memory.start, (size,), (1,))
-        if size > PACKED or entry.device == "cpu":
-            memory.data = Buffer(view) if entry.device == "cpu" else view.clone()
-            continue
-        views, packed = packs.setdefault(entry.device, ([], []))
-        memory.at = packed[-1].at + packed[-1].size if packed else 0
-        views.append(view)
-        packed.append(memory)
-    for views, packed in packs.values():
-        pack = Pack(torch.cat(views))
-        for memory in packed:
-            memory.data = pack
+def changed(memory: Memory, before: int) -> bool | None:
+    """Whether memory is not as it was; None when that would take too long to know.
+
+    On a device it is not known yet, and so it may be. In large memory some places are looked at: a sampler that works
+    on all logits in place is seen by that.
+
+    Args:
+        before: address of its copy.
+    """
+    owner, size = memory.owner, memory.size
+    if isinstance(owner, torch.UntypedStorage) and owner.data_ptr() + memory.start != memory.address:
+        return False  # resized by the call: its old memory is gone
+    if memory.device != "cpu":
+        return True
+    if size <= LARGE:
+        return bool((_compare_small if size <= SMALL else _compare)(memory.address, before, size))
+    for place in [*range(0, size - _LOOK, size // _LOOKS), size - _LOOK]:
+        if _compare_small(memory.address + place, before + place, _LOOK):
+            return True
+    return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

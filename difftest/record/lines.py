@@ -13,9 +13,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from difftest.errors import CaptureError
 
@@ -30,7 +28,13 @@ MAX_DEPTH = 64
 MAX_BYTES = 8 << 30
 """Bytes in one storage, in one tensor, and in all storages of one call, unless the reader is told otherwise."""
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+INLINE = 1024
+"""Bytes of memory up to which it stands in the manifest itself."""
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SEAL = b',"sha256":"'
@@ -205,6 +209,8 @@ def read_blob(path: Path, size: int) -> Bytes:
 
 def aligned(size: int) -> Bytes:
     """`size` bytes of memory, not set, at an address that is a multiple of 64."""
+    import numpy as np  # what writes captures has no need of it
+
     room = np.empty(size + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
     return room[start : start + size]

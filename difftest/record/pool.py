@@ -16,7 +16,7 @@ from difftest.record.decode import (
     RecordedObject,
     RecordedSymbol,
 )
-from difftest.record.encode import Encoder, Handler, Json, Rows
+from difftest.record.encode import Encoder, Handler, Json
 from difftest.target import GeneratorStates, Made, Seeded
 
 _CONTAINERS = (list, tuple, dict, np.ndarray)
@@ -47,7 +47,7 @@ class PoolEncoder(Encoder):
             self.refused.append(f"a {type(value).__qualname__}: {node['opaque']['why']}")
         return node
 
-    def _rows(self, value: list[list[Any]]) -> Rows | None:
+    def _rows(self, value: list[list[Any]]) -> bytes | None:
         return None  # a case file is JSON at once
 
     def _handler(self, kind: type) -> Handler:

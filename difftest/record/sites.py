@@ -75,7 +75,7 @@ class Settings:
         max_calls, max_bytes: limits for each process, None for none.
         one_in: record one step in so many.
         key: hexadecimal key for hashing request ids; empty to keep them.
-        wait: write inputs before each call goes on.
+        wait: inputs are on disk before each call goes on.
         fixes: work around known faults of the engine.
     """
 

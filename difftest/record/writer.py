@@ -1,30 +1,27 @@
-"""Writes what the recorder took: one process's manifest and its blobs. Used by one background thread.
+"""The process that writes what a recorder took, a manifest and its blobs; `Channel` starts it. No torch.
 
-All that is slow and can wait is done here, and little of it in Python: the engine's own thread needs the interpreter.
+All that is slow and can wait is done here, away from the interpreter that the engine's own thread needs.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
+import errno
+import fcntl
 import hashlib
 import itertools
 import json
+import marshal
 import os
-import platform
+import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from difftest import __version__
-from difftest.record.decode import INLINE
-from difftest.record.encode import Again, Buffer, Memory, Pack, Rows, cuda_in_use
-from difftest.record.lines import SCHEMA, seal_text, write_blob
+from difftest.record.channel import CONSUMED, FAILED, PUBLISHED, START, USED, WRITTEN, SharedMemory
+from difftest.record.lines import INLINE, seal_text, write_blob
 
 _VALUE = 400
 """Characters from which on a part of a value is written once and then referred to."""
@@ -32,40 +29,23 @@ _VALUE = 400
 _ENTRY = 60
 """The same for the description of a storage."""
 
+_KNOWN = 256 << 10
+"""Bytes up to which a blob is kept, to know it when it comes again: generator states hardly change."""
+
 _KNOWN_BYTES = 32 << 20
-"""Bytes of small blobs that are kept, to know them when they come again: generator states hardly change."""
+"""Bytes of all that are kept."""
+
+_AHEAD = 64 << 20
+"""Bytes of shared memory that are made ready, at most, before the engine needs them."""
 
 _PLAIN = (int, str, bool, float, type(None))
 
 
-@dataclass(slots=True)
-class Item:
-    """A record on its way to the writer: its JSON, the memory and states behind it, and when its copies are there.
-
-    Attributes:
-        record: the manifest's record, but for storages and states.
-        memory: of its storages, by number.
-        states: of its generators, by number.
-        again: of an `end`, input storages after the call.
-        ready: the copies on a device are made when this has happened.
-        size: bytes of all that.
-    """
-
-    record: dict[str, Any]
-    memory: list[Memory] = field(default_factory=list)
-    states: list[bytes | torch.Tensor] = field(default_factory=list)
-    again: list[Again] = field(default_factory=list)
-    ready: torch.cuda.Event | None = None
-    size: int = 0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What was to be recorded, as the manifest says it."""
-
-    max_calls: int | None
-    max_bytes: int | None
-    one_in: int
+Message = tuple[dict[str, Any], list[tuple[Any, ...]], list[tuple[int, int]], list[tuple[int, int, int, int]] | None]
+"""A record of the manifest, but for what lies in memory: its storages (start, size, whole, device, number of the input
+that it is, place; -1 for left out), states of generators (place, size) and input storages after the call (number, where
+in the shared memory it was before, place, size; None when that is not known). Places are counted from where the
+message's memory begins."""
 
 
 class Writer:
@@ -73,9 +53,8 @@ class Writer:
 
     Args:
         out: the capture folder.
-        sites: what is recorded.
-        engine_fixes: faults of the engine that are worked around.
-        limits: how much is recorded.
+        opening: the manifest's first record.
+        memory: the shared memory that messages lie in.
 
     Attributes:
         written: bytes so far.
@@ -84,61 +63,50 @@ class Writer:
         OSError: the files cannot be made.
     """
 
-    def __init__(self, out: Path, sites: list[str], engine_fixes: list[str], limits: Limits) -> None:
+    def __init__(self, out: Path, opening: Mapping[str, Any], memory: memoryview) -> None:
         self.written = 0
+        self._memory = memory
         self._lines = 0
         self._blobs = out / "blobs"
         self._blobs.mkdir(parents=True, exist_ok=True)
         self._values: dict[bytes, int] = {}
         self._known: dict[bytes, dict[str, Any]] = {}
         self._known_bytes = 0
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._relaxed = False
-        rank, world_size = _rank()
-        folder = _own_folder(out, rank)
+        folder = _own_folder(out, int(opening["rank"]))
         self._file = (folder / "manifest.jsonl").open("xb", buffering=0)
-        self._line(
-            {
-                "record": "open",
-                "schema": SCHEMA,
-                "rank": rank,
-                "world_size": world_size,
-                "pid": os.getpid(),
-                "environment": environment() | {"engine_fixes": list(engine_fixes)},
-                "sites": list(sites),
-                "limits": {"max_calls": limits.max_calls, "max_bytes": limits.max_bytes, "one_in": limits.one_in},
-            }
-        )
+        # Whoever wants to read the capture when it is whole can wait for this lock.
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._line(opening)
 
-    def write(self, item: Item) -> None:
-        """Write a record with all that it refers to.
+    def write(self, message: Message, data: int) -> bool:
+        """Write a record with all that it refers to; whether it was the last.
+
+        Args:
+            message: what the recorder took.
+            data: where the message's memory begins.
 
         Raises:
             OSError: it cannot be written.
         """
-        record, parts = item.record, {}
-        if record["record"] in ("begin", "end"):
-            if item.ready is not None:
-                if not self._relaxed:
-                    self._relaxed = True
-                    relax_graph_capture()
-                item.ready.synchronize()
-            packs: dict[int, Any] = {}
-            storages = [self._memory(memory, packs) for memory in item.memory]
-            parts["storages"] = _list([self._once(_json(entry), _ENTRY) for entry in storages])
-            parts["states"] = _json([self._data(_state(state)) for state in item.states])
-            if record["record"] == "begin":
-                record = record.copy()
+        record, storages, states, again = message
+        parts: dict[str, str] = {}
+        kind = record["record"]
+        if kind in ("begin", "end"):
+            entries = [self._storage(data, *storage) for storage in storages]
+            parts["storages"] = _list([self._once(_json(entry), _ENTRY) for entry in entries])
+            parts["states"] = _json([self._data(data + at, size) for at, size in states])
+            if kind == "begin":
                 args, kwargs = record.pop("args"), record.pop("kwargs")
                 parts["args"] = _list([self._text(node) for node in args])
                 parts["kwargs"] = _object({name: self._text(node) for name, node in kwargs.items()})
             else:
-                record = record.copy()
                 parts["result"] = self._text(record.pop("result"))
-                parts["inputs"] = _json([entry for again in item.again for entry in self._after(again, packs)])
+                if again is not None:
+                    parts["inputs"] = _json([entry for one in again for entry in self._after(data, *one)])
         self._line(record, parts)
-        if record["record"] == "close":
+        if kind == "close":
             self._file.close()
+        return bool(kind == "close")
 
     def abandon(self) -> None:
         """Close the manifest as it is."""
@@ -172,8 +140,8 @@ class Writer:
         The state of a sampler is large and hardly changes from call to call.
         """
         kind = type(node)
-        if kind is Rows:
-            return self._once(_list([self._once(_json(row), _VALUE) for row in node.lists()]), _VALUE)
+        if kind is bytes:
+            return self._once(_list([self._once(_json(row), _VALUE) for row in marshal.loads(node)]), _VALUE)
         if kind is list:
             if all(type(item) in _PLAIN for item in node):
                 return self._once(_json(node), _VALUE)
@@ -195,58 +163,38 @@ class Writer:
             return self._once(_json(node), _VALUE)
         return self._once(_object({**parts, **{key: _json(item) for key, item in more}}), _VALUE)
 
-    def _after(self, again: Again, packs: dict[int, Any]) -> list[dict[str, Any]]:
+    def _after(self, data: int, number: int, before: int, at: int, size: int) -> list[dict[str, Any]]:
         """An input storage after the call: its entry; none when it is as before."""
-        before, after = (self._bytes(memory, packs) for memory in (again.before, again.after))
-        if before == after:
+        at += data
+        if self._memory[before : before + size] == self._memory[at : at + size]:
             return []
-        return [{"storage": again.number, **self._data(after)}]
+        return [{"storage": number, **self._data(at, size)}]
 
-    def _memory(self, memory: Memory, packs: dict[int, Any]) -> dict[str, Any]:
-        entry: dict[str, Any] = {"start": memory.start, "whole": memory.whole, "device": memory.device}
-        if memory.input is not None:
-            entry["input"] = memory.input
-        if memory.data is None:
-            return entry | {"size": memory.size, "omitted": True}
-        return entry | self._data(self._bytes(memory, packs))
+    def _storage(
+        self, data: int, start: int, size: int, whole: int, device: str, shared: int | None, at: int
+    ) -> dict[str, Any]:
+        entry: dict[str, Any] = {"start": start, "whole": whole, "device": device}
+        if shared is not None:
+            entry["input"] = shared
+        return entry | ({"size": size, "omitted": True} if at < 0 else self._data(data + at, size))
 
-    def _bytes(self, memory: Memory, packs: dict[int, Any]) -> bytes | memoryview:
-        """The bytes on the CPU; those of a pack are fetched once."""
-        data = memory.data
-        if isinstance(data, bytes):
-            return data
-        if isinstance(data, Buffer):
-            return memoryview(data.tensor.numpy())  # type: ignore[arg-type]
-        if isinstance(data, Pack):
-            view = packs.get(id(data))
-            if view is None:
-                view = packs[id(data)] = self._on_cpu(data.data)
-            return bytes(view[memory.at : memory.at + memory.size])
-        assert data is not None
-        return self._on_cpu(data)
-
-    def _on_cpu(self, tensor: torch.Tensor) -> memoryview:
-        if tensor.is_cuda:
-            stream = self._streams.setdefault(tensor.device, torch.cuda.Stream(tensor.device))  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
-                tensor = tensor.cpu()
-        return memoryview(tensor.numpy())  # type: ignore[arg-type]
-
-    def _data(self, data: bytes | memoryview) -> dict[str, Any]:
-        if len(data) <= INLINE:
-            return {"size": len(data), "data": base64.b64encode(data).decode()}
-        known = self._known.get(data) if type(data) is bytes else None
+    def _data(self, at: int, size: int) -> dict[str, Any]:
+        view = self._memory[at : at + size]
+        if size <= INLINE:
+            return {"size": size, "data": base64.b64encode(view).decode()}
+        kept = bytes(view) if size <= _KNOWN else None
+        known = self._known.get(kept) if kept is not None else None
         if known is not None:
             return known
-        name, added = write_blob(self._blobs, data)
+        name, added = write_blob(self._blobs, view if kept is None else kept)
         self.written += added
-        found = {"size": len(data), "blob": name}
-        if type(data) is bytes:
-            if self._known_bytes + len(data) > _KNOWN_BYTES:
+        found = {"size": size, "blob": name}
+        if kept is not None:
+            if self._known_bytes + size > _KNOWN_BYTES:
                 self._known.clear()
                 self._known_bytes = 0
-            self._known[data] = found
-            self._known_bytes += len(data)
+            self._known[kept] = found
+            self._known_bytes += size
         return found
 
 
@@ -267,24 +215,12 @@ def _json(node: Any) -> str:
     return _encode(node)
 
 
-def _state(state: bytes | torch.Tensor) -> bytes:
-    if isinstance(state, bytes):
-        return state
-    return ctypes.string_at(state.data_ptr(), state.nbytes)
-
-
 def _list(texts: list[str]) -> str:
     return f"[{','.join(texts)}]"
 
 
 def _object(texts: Mapping[str, str]) -> str:
     return f"{{{','.join([f'{_string(key)}:{text}' for key, text in texts.items()])}}}"
-
-
-def _rank() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
 
 
 def _own_folder(out: Path, rank: int) -> Path:
@@ -297,61 +233,60 @@ def _own_folder(out: Path, rank: int) -> Path:
     raise AssertionError("unreachable")
 
 
-_FLAGS = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_LAUNCH_BLOCKING",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "TRITON_INTERPRET",
-    "VLLM_BATCH_INVARIANT",
-    "VLLM_ENABLE_V1_MULTIPROCESSING",
-    "VLLM_USE_FLASHINFER_SAMPLER",
-    "VLLM_USE_V1",
-    "VLLM_USE_V2_MODEL_RUNNER",
-)
+def serve(connection: socket.socket, shared: SharedMemory) -> None:
+    """Write messages until the last, or until nobody is left who could publish one.
 
-
-def environment() -> dict[str, Any]:
-    """What the numbers may depend on: versions, device, driver, flags. No names of machines, users or folders."""
-    versions = {"difftest": __version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "triton", "vllm"):
-        module = sys.modules.get(name)
-        version = getattr(module, "__version__", None)
-        if isinstance(version, str):
-            versions[name] = version
-    found: dict[str, Any] = {
-        "versions": versions,
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "flags": {name: os.environ[name] for name in _FLAGS if name in os.environ},
-        "device": "cpu",
-    }
-    if cuda_in_use():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        found |= {
-            "device": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "cuda": torch.version.cuda,
-        }
-        with contextlib.suppress(OSError):
-            found["driver"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    return found
-
-
-def relax_graph_capture() -> None:
-    """Let this thread wait for a device and copy from it while another thread captures a CUDA graph.
-
-    In the default mode, such calls of any thread end the capture with an error. That is
-    `cuThreadExchangeStreamCaptureMode` of the CUDA driver, with CU_STREAM_CAPTURE_MODE_RELAXED.
-
-    Raises:
-        OSError: there is no driver library.
+    An error ends the recording, and is said on stderr.
     """
-    relaxed = ctypes.c_int(2)
-    status = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
-    if status:
-        raise RuntimeError(f"cuThreadExchangeStreamCaptureMode: error {status} of the CUDA driver")
+    counters, memory = shared.counters, shared.bytes
+    out, writer, touched, consumed, there = Path(), None, START, 0, True
+    try:
+        while there or consumed < counters[PUBLISHED]:
+            while consumed < counters[PUBLISHED]:
+                at, size = shared.message(consumed)
+                message = marshal.loads(memory[at : at + size])
+                if writer is None:
+                    out = Path(message["out"])
+                    writer = Writer(out, message["opening"], memory)
+                elif writer.write(message, at + -(-size // 64) * 64):
+                    there = False
+                counters[WRITTEN] = writer.written
+                consumed += 1
+                counters[CONSUMED] = consumed
+            touched = _touch(shared, touched)
+            there = there and bool(connection.recv(1 << 16))
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        why = "the disk is full" if full else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            print(f"difftest: recording stopped, the engine goes on: {out}: {why}", file=sys.stderr, flush=True)
+        counters[FAILED] = 1
+
+
+def _touch(shared: SharedMemory, touched: int) -> int:
+    """Look at memory that the engine will need next, so that the kernel has it ready; up to where that is done."""
+    used = shared.counters[USED]
+    ahead = min(len(shared.bytes), used + min(used - START, _AHEAD))
+    if ahead > touched:
+        bytes(shared.bytes[touched : ahead : os.sysconf("SC_PAGE_SIZE")])
+    return max(ahead, touched)
+
+
+def main() -> int:
+    connection, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    # Nobody's child: an engine that is stopped, and all its children with it, leaves this process to end its work.
+    if os.fork():
+        os._exit(0)
+    # Being woken by the engine's thread must not take the processor from it.
+    with contextlib.suppress(AttributeError, OSError):
+        os.nice(5)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    shared = SharedMemory(descriptor)
+    os.close(descriptor)
+    with socket.socket(fileno=connection) as theirs:
+        serve(theirs, shared)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

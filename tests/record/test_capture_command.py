@@ -135,6 +135,12 @@ def test_a_command_that_records_nothing_is_not_a_success(tmp_path: Path, capsys:
     assert capture(tmp_path / "out", [sys.executable, "-c", "raise SystemExit(5)"]) == 5
 
 
+def test_a_site_that_is_never_called_is_said(engine: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sites = ["v1.sampler", "vllm.v1.nowhere:function"]
+    assert capture(tmp_path / "out", [sys.executable, str(engine), "0"], site=sites) == 0
+    assert capfd.readouterr().out.count("no call of vllm.v1.nowhere:function was recorded") == 1
+
+
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(UsageError, match="something in it already"):

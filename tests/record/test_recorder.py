@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import random
 import signal
@@ -18,10 +18,12 @@ import pytest
 import torch
 from recorded_calls import Engine, tiny_capture
 
+from difftest import processes
 from difftest.record import capture as recording
 from difftest.record import generators
-from difftest.record import writer as writing
 from difftest.record.capture import Recorder
+from difftest.record.command import settle
+from difftest.record.environment import environment
 from difftest.record.format import open_capture
 
 
@@ -53,7 +55,7 @@ def test_inputs_as_the_call_left_them_are_recorded_where_it_changed_them(tmp_pat
         assert torch.equal(after.args[2].fields["temperature"], before.args[2].fields["temperature"])
 
 
-@pytest.mark.parametrize("size", [3, 1_000, 300_000])
+@pytest.mark.parametrize("size", [3, 1_000, 130_000])
 def test_small_and_large_memory_that_a_call_changes(tmp_path: Path, size: int) -> None:
     def change(kept: torch.Tensor, changed: torch.Tensor, array: Any, resized: torch.Tensor) -> None:
         changed[-1] = 7
@@ -120,52 +122,27 @@ def test_an_interrupt_is_passed_on(tmp_path: Path) -> None:
     assert call.raised == ("builtins:KeyboardInterrupt", "")
 
 
+def files_of_at_most(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let writers that are started from now on make no larger file: to them the disk is full."""
+    limit = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size})); "
+    start = "import signal as s; s.signal(s.SIGXFSZ, s.SIG_IGN); " + limit + processes._START
+    monkeypatch.setattr(processes, "_START", start)
+
+
 def test_a_full_disk_stops_the_recording_and_not_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    written = 0
-
-    def full(folder: Path, data: Any) -> tuple[str, int]:
-        nonlocal written
-        written += len(data)
-        if written > 20_000:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return kept(folder, data)
-
-    kept = writing.write_blob
-    monkeypatch.setattr(writing, "write_blob", full)
+    files_of_at_most(8_000, monkeypatch)
     recorder = Recorder(tmp_path)
     engine = Engine(recorder)
-    assert engine.run(3) == Engine().run(3)
-    recorder.flush()
+    assert engine.run(6) == Engine().run(6)
+    assert not recorder.flush()
     assert engine.run(3) == Engine().run(3)
     recorder.close()
-    (rank,) = open_capture(tmp_path).ranks
-    assert "the recording was cut off" in rank.incomplete
     said = capfd.readouterr().err
     assert said.count("the disk is full") == 1 and said.count("\n") == 1
-
-
-def test_a_disk_that_fills_up_in_a_line_leaves_a_torn_line(tmp_path: Path) -> None:
-    code = (
-        "import resource, sys; from pathlib import Path; from recorded_calls import Engine\n"
-        "from difftest.record.capture import Recorder\n"
-        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))\n"
-        "recorder = Recorder(Path(sys.argv[1])); engine = Engine(recorder)\n"
-        "assert engine.run(6) == Engine().run(6)\n"
-        "recorder.flush(); recorder.close()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr.count("the disk is full") == 1
     (rank,) = open_capture(tmp_path).ranks
-    assert rank.torn and rank.calls < 12
+    assert rank.torn and rank.calls < 12 and "the recording was cut off" in rank.incomplete
     for call in open_capture(tmp_path).calls(0):
         assert call.inputs().args[1].shape == (3, 40)
 
@@ -264,27 +241,66 @@ def test_graph_capture_is_skipped_and_said(tmp_path: Path, monkeypatch: pytest.M
     assert [call.args for call in open_capture(tmp_path).calls(0)] == [(3,)]
 
 
-def test_a_slow_disk_leaves_whole_calls_out_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = threading.Event()
-    kept = writing.write_blob
+def writer_of(capture: Path) -> int:
+    """The process that holds the manifest."""
+    manifest = str(capture / "rank-0" / "manifest.jsonl")
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(str(file.readlink()) == manifest for file in (entry / "fd").iterdir()):
+                return int(entry.name)
+    raise AssertionError("no writer")
 
-    def slow(folder: Path, data: Any) -> tuple[str, int]:
-        gate.wait(10)
-        return kept(folder, data)
 
-    monkeypatch.setattr(writing, "write_blob", slow)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for the writer in /proc")
+def test_a_slow_disk_leaves_whole_calls_out_and_says_so(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, max_queue=100_000)
     add = recorder.wrap(lambda x: x + 1, "m:f")
+    add(0)
+    recorder.flush()
+    writer = writer_of(tmp_path)
+    os.kill(writer, signal.SIGSTOP)
     started = time.perf_counter()
     for value in range(6):
         assert add(torch.full((10_000,), value)).max() == value + 1
     assert time.perf_counter() - started < 5, "the engine does not wait for the disk"
-    gate.set()
+    os.kill(writer, signal.SIGCONT)
     recorder.close()
     (rank,) = open_capture(tmp_path).ranks
-    assert rank.calls == rank.complete < 6
+    assert 1 < rank.calls == rank.complete < 7
     assert any("the disk is slower than the engine" in note for note in rank.notes)
-    assert recorder._queued == 0
+
+
+def test_what_was_recorded_is_written_after_the_process_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from recorded_calls import Engine\n"
+        "from difftest.record.capture import Recorder\n"
+        "recorder = Recorder(Path(sys.argv[1])); engine = Engine(recorder)\n"
+        "engine.run(20)\n"
+        "recorder.wrap(lambda x: os.kill(os.getpid(), signal.SIGKILL), 'm:f')([1, 2])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent)
+    assert done.returncode == -signal.SIGKILL
+    settle(tmp_path, 30)
+    (rank,) = open_capture(tmp_path).ranks
+    assert rank.incomplete == "the recording was cut off; 1 of 41 calls did not end"
+    *_, last = open_capture(tmp_path).calls(0)
+    assert last.inputs().args == ([1, 2],)
+
+
+def test_large_memory_in_which_nothing_is_seen_to_change_is_not_said_to_be_unchanged(tmp_path: Path) -> None:
+    def change(value: torch.Tensor, small: torch.Tensor, places: slice) -> None:
+        value[places] = 7
+        small[0] = 7
+
+    recorder = Recorder(tmp_path)
+    wrapped = recorder.wrap(change, "m:f")
+    for places in (slice(5000, 5001), slice(None)):
+        wrapped(torch.zeros(1_000_000), torch.zeros(3), places)
+    recorder.close()
+    sparse, whole = open_capture(tmp_path).calls(0)
+    assert sparse.inputs_after() is None and sparse.changed_inputs is None
+    after = whole.inputs_after()
+    assert whole.changed_inputs == (0, 1) and after is not None and after.args[0].sum() == 7_000_000
 
 
 def test_request_ids_are_redacted_wherever_they_stand(tmp_path: Path) -> None:
@@ -366,5 +382,5 @@ def test_a_state_is_read_anew_whenever_it_moved() -> None:
 
 
 def test_the_environment_names_no_folder_and_no_machine() -> None:
-    text = repr(writing.environment())
+    text = repr(environment())
     assert os.uname().nodename not in text and str(Path.home()) not in text and str(Path.cwd()) not in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import sys
 from collections import Counter
@@ -16,11 +17,14 @@ import jsonschema
 import pytest
 import torch
 from click.testing import CliRunner
+from rich.console import Console
 
 from difftest import api
 from difftest.cli import cli
 from difftest.errors import CaptureError, UsageError
+from difftest.output import show_capture
 from difftest.record.capture import Recorder
+from difftest.record.command import show
 from difftest.record.replay import replay
 from difftest.result import RunResult, TargetResult
 
@@ -265,6 +269,16 @@ def test_a_damaged_blob_ends_the_replay_in_one_line(engine: ModuleType, base: Pa
 def test_show_says_what_is_in_a_capture(capture: Path) -> None:
     done = CliRunner().invoke(cli, ["capture", "--show", str(capture)], terminal_width=200)
     assert done.exit_code == 0 and "3 calls" in done.output and "rank-0" in done.output
+
+
+def test_show_takes_one_line_of_80_columns_for_a_call() -> None:
+    name = "v1-ngram-seeded"
+    text = io.StringIO()
+    shown = show(RECORDINGS / name)
+    show_capture(shown, Console(file=text, width=80))
+    lines = [line for line in text.getvalue().splitlines() if line.startswith("rank-") and ":" not in line]
+    assert len(lines) == len(shown.calls) + len(shown.sites)
+    assert any(line.split() == ["rank-0", "3", "2", "v1.sampler", "1", "3188", "1-4"] for line in lines)
 
 
 # -- recordings of a real engine -------------------------------------------------------------------------------------
