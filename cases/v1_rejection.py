@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, relations, shapes
+from difftest.cases import axes, rejection_oracles, relations, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import METADATA as SAMPLING_METADATA
 from difftest.cases.v1_metadata import PROCESSORS
@@ -514,6 +514,7 @@ TARGETS = (
         symbols=(f"{MODULE}rejection_sample",),
         cases=sample_cases,
         prepare=prepare_sample,
+        oracle=rejection_oracles.rejection_sample,
         shapes=_sample_shapes,
         uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
         triton=True,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from difftest.cases import axes, shapes
+from difftest.cases import axes, rejection_oracles, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_rejection import (
     MODULE,
@@ -441,6 +441,7 @@ TARGETS = (
         symbols=(f"{MODULE}rejection_greedy_sample_kernel",),
         cases=greedy_cases,
         prepare=prepare_greedy,
+        oracle=rejection_oracles.greedy_kernel,
         triton=True,
         rows=("output_token_ids_ptr",),
         shapes=shapes.of_cases(greedy_cases, "vocabulary", "drafts"),
@@ -450,6 +451,7 @@ TARGETS = (
         symbols=(f"{MODULE}rejection_random_sample_kernel",),
         cases=random_cases,
         prepare=prepare_random,
+        oracle=rejection_oracles.random_kernel,
         triton=True,
         rows=("output_token_ids_ptr",),
         invariants=(Invariant("an accepted draft is possible", _accepts),),
@@ -461,6 +463,7 @@ TARGETS = (
         cases=recovered_cases,
         prepare=prepare_recovered,
         invariants=(Invariant("a recovered id is in the vocabulary", _recovers_known),),
+        oracle=rejection_oracles.recovered_kernel,
         triton=True,
         shapes=shapes.of_cases(recovered_cases, "vocabulary", "drafts", most=shapes.MOST // 2),
     ),

@@ -92,7 +92,7 @@ def _make(arm: Arm, pool: Pool) -> Any:
     return function(**arm.bind(function, pool))
 
 
-def _active(counts: np.ndarray[Any, Any], pool: Pool) -> list[int]:
+def _active(pool: Pool) -> list[int]:
     sampled = pool["num_sampled_tokens"].tolist()
     return [
         request * pool["rows_per_request"] + position
@@ -106,9 +106,8 @@ def prepare(arm: Arm, pool: Pool) -> Call:
 
     def meaning() -> dict[str, Any]:
         mask = _make(arm, pool)
-        counts = mask.counts.cpu().numpy()
         packed = mask.packed_mask.cpu().numpy()
-        rows = _active(counts, pool)
+        rows = _active(pool)
         bits = [np.unpackbits(packed[row], bitorder="little") for row in rows]
         return {
             "counts": mask.counts,
@@ -120,6 +119,14 @@ def prepare(arm: Arm, pool: Pool) -> Call:
 
     arm.note("the ids that the bitmask holds, in rows that were sampled from")
     return Call(meaning)
+
+
+def oracle(pool: Pool) -> Any:
+    """The ids of each row that was sampled from: those above -inf. None where a logit is NaN or +inf."""
+    logits: torch.Tensor = pool["logits"]
+    if logits.isnan().any() or logits.isposinf().any():
+        return None
+    return {"ids": [torch.nonzero(logits[row] > -torch.inf)[:, 0].tolist() for row in _active(pool)]}
 
 
 def prepare_lists(arm: Arm, pool: Pool) -> Call:
@@ -261,6 +268,7 @@ TARGETS = (
         prepare,
         uses=(TENSORS,),
         triton=True,
+        oracle=oracle,
         invariants=(relations.unchanged("logits", "num_sampled_tokens"),),
         relations=(
             relations.permuted(

@@ -202,8 +202,17 @@ Prepare = Callable[[Arm, Pool], Call]
 
 What it puts into the pool is observed as an input, too."""
 
+
+@dataclass(frozen=True)
+class Left:
+    """What an oracle says of values of the pool after the call, by name, when a call writes rather than returns."""
+
+    values: Mapping[str, Any]
+
+
 Oracle = Callable[[Pool], Any]
-"""A reference implementation: what a call on this pool must return, from the definition and not from any version.
+"""A reference implementation: what a call on this pool must return, from the definition and not from any version; or
+:class:`Left`, what it must leave in the pool.
 
 Compared by :func:`difftest.oracles.agreement.agrees`: a mapping stands for the object's fields of these names. None
 where the definition says nothing of the case."""

@@ -21,7 +21,7 @@ from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
 from difftest.run.relations import Live, RelationChecks
-from difftest.target import Case, Pool, Target, labelled
+from difftest.target import Case, Left, Pool, Target, labelled
 
 if TYPE_CHECKING:
     from difftest.call.lines import LineRecorder
@@ -448,7 +448,10 @@ class UnitRun:
             return ""
         from difftest.oracles.agreement import opinion
 
-        left, right = (_RAISED if each is None else each[1] for each in live)
+        part = 1
+        if isinstance(expected, Left):
+            expected, part = expected.values, 0
+        left, right = (_RAISED if each is None else each[part] for each in live)
         said: str = opinion(expected, left, right)
         return said
 
