@@ -147,6 +147,7 @@ class Recorder:
         self._stopped = ""
         self._closed = False
         self._calls = 0
+        self._open = 0
         self._seen: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         self._steps = itertools.count()
@@ -227,16 +228,21 @@ class Recorder:
         with contextlib.suppress(Exception):
             with self._lock:
                 channel = self._channel
-                if channel is None or self._closed:
+                if channel is None:
                     return
-                self._closed = True
-                self._stopped = reason = self._stopped or "finished"
-                for message, count in self._skipped.items():
-                    self._note("skipped", message, count)
-                self._send({"record": "close", "reason": reason, "calls": self._calls})
-                self._wake.notify_all()
+                if not self._closed:
+                    self._last()
                 self._wake.wait_for(lambda: not self._waiting, _JOIN_SECONDS)
             channel.finish(_JOIN_SECONDS)
+
+    def _last(self) -> None:
+        """Say what was left out and that this is all. The lock is held."""
+        self._stopped = reason = self._stopped or "finished"
+        for message, count in self._skipped.items():
+            self._note("skipped", message, count)
+        self._send({"record": "close", "reason": reason, "calls": self._calls})
+        self._closed = True
+        self._wake.notify_all()
 
     def flush(self, seconds: float = _JOIN_SECONDS) -> bool:
         """Wait until everything recorded so far is written; whether it was, in time."""
@@ -293,6 +299,7 @@ class Recorder:
                 self._skipped[str(reason)] += 1
                 return None
             self._calls += 1
+            self._open += 1
         if self.wait:
             self.flush()
         return _Call(number, site, inputs, memory, held, places)
@@ -319,6 +326,12 @@ class Recorder:
         self._stopped = "limit"
         if self._channel is not None:
             self._note("limit", message)
+            self._last_if_ended()
+
+    def _last_if_ended(self) -> None:
+        """After a limit, end the recording with the last call: the engine may be stopped any time. The lock is held."""
+        if self._stopped == "limit" and not self._open and not self._closed:
+            self._last()
 
     def _note(self, kind: str, message: str, count: int = 1) -> None:
         self._send({"record": "note", "kind": kind, "message": message, "count": count})
@@ -343,6 +356,8 @@ class Recorder:
             with self._lock:
                 if self._stopped != "fault" and not self._closed:
                     self._send(record, outputs, outputs.memory(), ended=call)
+                self._open -= 1
+                self._last_if_ended()
         except Exception as error:
             self.fault(f"outputs of {call.site}", error)
 
@@ -467,7 +482,7 @@ class Recorder:
             "sites": list(self.sites),
             "limits": limits,
         }
-        channel = Channel(self.max_queue + MAX_CALL, {"out": str(self.out.absolute()), "opening": opening})
+        channel = Channel(self.max_queue + MAX_CALL, self.out.absolute(), opening)
         self._room = torch.frombuffer(channel.bytes, dtype=torch.uint8)
         self._channel = channel
         # Children of multiprocessing leave without running atexit; its own finalizers do run there.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import itertools
 import marshal
 import math
 import mmap
@@ -20,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from difftest.processes import python_command
@@ -163,6 +166,7 @@ class Channel:
 
     Args:
         room: bytes for messages.
+        out: the capture folder; the process's own folder in it, and its manifest, are made at once.
         opening: what the writer has to know, plain values.
 
     Attributes:
@@ -175,27 +179,31 @@ class Channel:
         OSError: no memory, or no process can be started.
     """
 
-    def __init__(self, room: int, opening: Mapping[str, Any]) -> None:
+    def __init__(self, room: int, out: Path, opening: Mapping[str, Any]) -> None:
         descriptor = shared(room)
+        manifest = -1
         try:
+            manifest = _manifest(out, int(opening["rank"]))
             self._memory = SharedMemory(descriptor)
             self._socket, theirs = socket.socketpair()
             with theirs:
                 self.writer = subprocess.Popen(
-                    python_command("difftest.record.writer", str(theirs.fileno()), str(descriptor)),
+                    python_command("difftest.record.writer", str(theirs.fileno()), str(descriptor), str(manifest)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), descriptor),
+                    pass_fds=(theirs.fileno(), descriptor, manifest),
                     start_new_session=True,
                 )
         finally:
             os.close(descriptor)
+            if manifest >= 0:
+                os.close(manifest)
         self.bytes = self._memory.bytes
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory.map))
         self.room = Room(START, START + room)
         self._published = 0
         self._unsaid = 0
-        data = marshal.dumps(dict(opening), 2)
+        data = marshal.dumps({"out": str(out), "opening": dict(opening)}, 2)
         at = self.reserve(len(data))
         assert at is not None
         self.bytes[at : at + len(data)] = data
@@ -266,3 +274,26 @@ class Channel:
 
 
 _QUIETLY = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+def _manifest(out: Path, rank: int) -> int:
+    """A new manifest, locked while the writer has it: whoever wants the whole capture can wait for that.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = _own_folder(out, rank)
+    manifest = os.open(folder / "manifest.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fcntl.flock(manifest, fcntl.LOCK_EX)
+    return manifest
+
+
+def _own_folder(out: Path, rank: int) -> Path:
+    """A new folder for this process: `rank-<rank>`, or with a number behind when another process has that."""
+    out.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = out / (f"rank-{rank}" if number == 1 else f"rank-{rank}.{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("unreachable")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import fcntl
 import hashlib
-import itertools
+import io
 import json
 import marshal
 import os
@@ -53,6 +52,7 @@ class Writer:
 
     Args:
         out: the capture folder.
+        manifest: this process's manifest, new and locked.
         opening: the manifest's first record.
         memory: the shared memory that messages lie in.
 
@@ -63,7 +63,7 @@ class Writer:
         OSError: the files cannot be made.
     """
 
-    def __init__(self, out: Path, opening: Mapping[str, Any], memory: memoryview) -> None:
+    def __init__(self, out: Path, manifest: io.FileIO, opening: Mapping[str, Any], memory: memoryview) -> None:
         self.written = 0
         self._memory = memory
         self._lines = 0
@@ -72,10 +72,7 @@ class Writer:
         self._values: dict[bytes, int] = {}
         self._known: dict[bytes, dict[str, Any]] = {}
         self._known_bytes = 0
-        folder = _own_folder(out, int(opening["rank"]))
-        self._file = (folder / "manifest.jsonl").open("xb", buffering=0)
-        # Whoever wants to read the capture when it is whole can wait for this lock.
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._file = manifest
         self._line(opening)
 
     def write(self, message: Message, data: int) -> bool:
@@ -223,17 +220,7 @@ def _object(texts: Mapping[str, str]) -> str:
     return f"{{{','.join([f'{_string(key)}:{text}' for key, text in texts.items()])}}}"
 
 
-def _own_folder(out: Path, rank: int) -> Path:
-    """A new folder for this process: `rank-<rank>`, or with a number behind when another process has that."""
-    for number in itertools.count(1):
-        folder = out / (f"rank-{rank}" if number == 1 else f"rank-{rank}.{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-            return folder
-    raise AssertionError("unreachable")
-
-
-def serve(connection: socket.socket, shared: SharedMemory) -> None:
+def serve(connection: socket.socket, shared: SharedMemory, manifest: io.FileIO) -> None:
     """Write messages until the last, or until nobody is left who could publish one.
 
     An error ends the recording, and is said on stderr.
@@ -247,7 +234,7 @@ def serve(connection: socket.socket, shared: SharedMemory) -> None:
                 message = marshal.loads(memory[at : at + size])
                 if writer is None:
                     out = Path(message["out"])
-                    writer = Writer(out, message["opening"], memory)
+                    writer = Writer(out, manifest, message["opening"], memory)
                 elif writer.write(message, at + -(-size // 64) * 64):
                     there = False
                 counters[WRITTEN] = writer.written
@@ -273,7 +260,7 @@ def _touch(shared: SharedMemory, touched: int) -> int:
 
 
 def main() -> int:
-    connection, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    connection, descriptor, manifest = map(int, sys.argv[1:])
     # Nobody's child: an engine that is stopped, and all its children with it, leaves this process to end its work.
     if os.fork():
         os._exit(0)
@@ -283,8 +270,8 @@ def main() -> int:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     shared = SharedMemory(descriptor)
     os.close(descriptor)
-    with socket.socket(fileno=connection) as theirs:
-        serve(theirs, shared)
+    with socket.socket(fileno=connection) as theirs, io.FileIO(manifest, "wb") as file:
+        serve(theirs, shared, file)
     return 0
 
 

@@ -278,7 +278,7 @@ def test_show_takes_one_line_of_80_columns_for_a_call() -> None:
     show_capture(shown, Console(file=text, width=80))
     lines = [line for line in text.getvalue().splitlines() if line.startswith("rank-") and ":" not in line]
     assert len(lines) == len(shown.calls) + len(shown.sites)
-    assert any(line.split() == ["rank-0", "3", "2", "v1.sampler", "1", "3188", "1-4"] for line in lines)
+    assert any(line.split()[3:] == ["v1.sampler", "1", str(shown.calls[3].size), "1-4"] for line in lines)
 
 
 # -- recordings of a real engine -------------------------------------------------------------------------------------
