@@ -66,7 +66,7 @@ def test_why_some_cases_were_not_measured() -> None:
     target = replace(EXECUTED, cases=CaseCounts(executed=100, identical=90, unmeasured=10))
     assert why_unmeasured(target).startswith("10 of 100 cases: base was not deterministic")
     told = replace(target, notes=("else", "9 cases not measured: api-change: f has no x", "1 case not measured: both"))
-    assert why_unmeasured(told) == "10 of 100 cases: api-change: f has no x; both"
+    assert why_unmeasured(told) == "10 of 100 cases: api-change: f has no x (9); both (1)"
 
 
 def test_one_case_differs() -> None:
