@@ -10,7 +10,7 @@ import pytest
 
 from difftest import api
 
-pytestmark = pytest.mark.index
+pytestmark = [pytest.mark.index, pytest.mark.check]
 
 
 class Fault(NamedTuple):

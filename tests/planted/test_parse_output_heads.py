@@ -137,7 +137,7 @@ def write_heads(release: Path, heads: dict[str, str], folder: Path) -> list[str]
 def _compare(release: Path, heads: dict[str, str], folder: Path) -> dict[str, TargetResult]:
     """Results by head name, of one run with all heads."""
     specs = write_heads(release, heads, folder)
-    result = api.run(api.RunOptions(base=str(release), heads=tuple(specs), targets=("v1.parse_output",)))
+    result = api.run(api.RunOptions(base=str(release), heads=tuple(specs), targets=("v1.parse_output",), explain=False))
     return {Path(target.head).name: target for target in result.targets}
 
 

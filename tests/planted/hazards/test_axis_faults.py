@@ -49,6 +49,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.target)
 def test_the_fault_is_seen(repository: Path, fault: Fault) -> None:
-    request = api.RunOptions(base="base", heads=(branch(fault),), repo=repository, targets=(fault.target,))
+    request = api.RunOptions(
+        base="base", heads=(branch(fault),), repo=repository, targets=(fault.target,), explain=False
+    )
     (found,) = api.run(request).targets
     assert (str(found.verdict), "value" in found.kinds) == ("different", True)
