@@ -186,10 +186,11 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         for outline in chosen:
             for index, head in enumerate(state.heads):
                 item = state.planner.plan(outline, state.base, head, index)
-                if item.code == "absent" and outline.name not in explicit:
+                # What was recorded was asked for; of the catalog, what neither tree has was not.
+                if item.code == "absent" and outline.name not in explicit and not outline.recorded:
                     continue
                 state.planned.append(item)
-        if not state.planned:
+        if not any(item.code != "absent" or item.outline.name in explicit for item in state.planned):
             raise NothingCompared(no_target(options.targets, options.recorded))
         lifted = time.monotonic()
         state.observer.begin(len(state.planned))

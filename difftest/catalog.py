@@ -46,6 +46,11 @@ class Outline:
     refusal: str = ""
 
     @property
+    def recorded(self) -> bool:
+        """Whether its cases are recorded calls."""
+        return self.name != _plain(self.name)
+
+    @property
     def package(self) -> str:
         """Top-level package of the code it observes."""
         return self.symbols[0].partition(".")[0].partition(":")[0]

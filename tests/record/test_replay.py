@@ -271,6 +271,17 @@ def test_show_says_what_is_in_a_capture(capture: Path) -> None:
     assert done.exit_code == 0 and "3 calls" in done.output and "rank-0" in done.output
 
 
+def test_recorded_calls_of_what_no_tree_has_are_not_passed_over() -> None:
+    with resources.as_file(resources.files("difftest.demo") / "trees") as trees:
+        result = replay(
+            [RECORDINGS / "v1-ngram-seeded"], str(trees / "base"), [str(trees / "faster")], repeat=1, jobs=1
+        )
+    found = {target.name: (target.verdict, target.reason) for target in result.targets}
+    assert found.pop("recorded.v1.parse_output") == ("identical", "")
+    assert len(found) == 2 and result.verdict == "unmeasured"
+    assert all(one == "unmeasured" and why.startswith("neither tree defines") for one, why in found.values())
+
+
 def test_show_takes_one_line_of_80_columns_for_a_call() -> None:
     name = "v1-ngram-seeded"
     text = io.StringIO()
