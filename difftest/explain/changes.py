@@ -87,6 +87,9 @@ def marked(
         text = line.text.strip()
         if not text.strip("()[]{},") or text.startswith("#") or text.startswith(RUN_BY_LOADING):
             return line  # nothing there that could run, or that runs before any case
+        arm = "base" if line.head is None else "head"
+        if not ran.get(arm):
+            return line  # no call of this arm was traced
         if line.head is not None:
             return replace(line, ran=who(ran.get("head", {}).get(change.head_path, {}).get(line.head, "none")))
         return replace(line, ran=who(ran.get("base", {}).get(change.base_path, {}).get(line.base or 0, "none")))

@@ -129,7 +129,7 @@ def _explained(
                 notes=_notes(number, groups, classes, told.get("tried", ())),
             )
         )
-    if told.get("ran"):
+    if told.get("ran") and told["traced"]["differing"]:  # else nobody knows which lines matter
         ran = {
             arm: {path: {int(n): str(who) for n, who in lines} for path, lines in files.items()}
             for arm, files in told["ran"].items()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difftest.explain.changes import closure_changes, lines_to_trace, marked
 from difftest.lift.closure import Closure, Sources, find_closure
 from difftest.lift.standins import StandIns
-from difftest.result import Change
+from difftest.result import Change, ChangedLine
 
 Files = Mapping[str, str]
 
@@ -110,3 +110,11 @@ def test_very_long_changes_are_cut_and_counted() -> None:
     (change,) = found
     assert change.cut > 800
     assert len(change.lines) + change.cut >= 1000
+
+
+def test_lines_of_an_arm_that_was_not_traced_carry_no_mark() -> None:
+    lines = (ChangedLine("-", 3, None, "x = 1"), ChangedLine("+", None, 3, "x = 2"))
+    (change,) = marked(
+        [Change("m:f", "changed", "m.py", "m.py", lines)], {"head": {"m.py": {3: "differing"}}, "base": {}}
+    )
+    assert [line.ran for line in change.lines] == ["", "differing"]
