@@ -78,7 +78,12 @@ def lay_out(tensor: Tensor, layout: str) -> Tensor:
     if layout == "transposed":
         view = torch.empty(shape[::-1], dtype=dtype).permute(*reversed(range(len(shape))))
     elif layout == FAR_ROWS:
-        return far_apart(tensor, shape[0] - 1)
+        if shape[0] < 2:
+            raise ValueError("rows lie apart when there are two or more")
+        row = tensor[0].numel()
+        apart = (1 << 31) // (shape[0] - 1) + max(row, 1)
+        whole = lazy(((shape[0] - 1) * apart + row,), dtype)
+        view = whole.as_strided(shape, (apart, *tensor[0].contiguous().stride()))
     elif layout == "every other row":
         view = poison((2 * shape[0] + 1, *shape[1:]), dtype)[1::2]
     elif layout == "offset storage":
@@ -91,18 +96,6 @@ def lay_out(tensor: Tensor, layout: str) -> Tensor:
         view = poison((*shape[:-1], shape[-1] + 5), dtype)[..., 3 : 3 + shape[-1]]
     else:
         raise ValueError(f"no layout {layout!r} for a tensor of {len(shape)} axes")
-    view.copy_(tensor)
-    return view
-
-
-def far_apart(tensor: Tensor, index: int) -> Tensor:
-    """A tensor of equal values whose row `index`, 1 or more, begins past 2^31 elements, at a stride of 32 bits."""
-    if not 1 <= index < tensor.shape[0]:
-        raise ValueError("rows lie apart when there are two or more")
-    row = tensor[0].numel()
-    apart = (1 << 31) // index + max(row, 1)
-    whole = lazy(((tensor.shape[0] - 1) * apart + row,), tensor.dtype)
-    view = whole.as_strided(tuple(tensor.shape), (apart, *tensor[0].contiguous().stride()))
     view.copy_(tensor)
     return view
 

@@ -59,12 +59,6 @@ DRAFT_LOGITS = (
     "-inf some",
     "NaN at the start",
 )
-FAR_DRAFTS = "drafts past 2^31"
-"""A layout in which the rows of the last draft token, and the slot of its request, begin past 2^31 elements."""
-_NARROW = {
-    "dtype": "bfloat16",
-    "draft dtype": "bfloat16",
-}  # half the addresses, of which a process has a limited number
 AXES = {
     "drafts": ((1, 1), (2, 1), (2, 2), (0, 0), (0, 2), (1, 0, 2)),
     "draft ids": (
@@ -159,16 +153,14 @@ def step_pool(row: Row, s: Stream) -> Pool:
     """Everything that a verification step takes."""
     slots = map_rows(row["mapping"], len(row["drafts"]), max(SLOTS, len(row["drafts"]) + 1))
     rows = Rows(tuple(row["drafts"]), tuple(slots))
-    far = row["layout"] == FAR_DRAFTS
-    layout = "contiguous" if far else row["layout"]
-    logits = target_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], layout)
+    logits = target_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"])
     if row["draft ids"].startswith("-1"):
         logits[:, -1] = 12.0  # a placeholder used as an id reads the end of the row before
     drafts = draft_tokens(row["draft ids"], rows, logits, s)
     kept = kept_draft_logits(row["draft logits"], rows, logits, drafts, s, FLOATS[row["draft dtype"]])
     pool: Pool = {
-        "target_logits": axes.far_apart(logits, rows.count - 2) if far else logits,
-        "draft_logits": axes.far_apart(kept, max(slots)) if far and kept is not None else kept,
+        "target_logits": logits,
+        "draft_logits": kept,
         "draft_sampled": drafts.to(axes.IDS[row["id dtype"]]),
         **rows.pool(),
         "pos": row_positions(row["position"], rows.count, s),
@@ -233,7 +225,6 @@ def _together() -> Iterator[Row]:
     # The last row is that of a draft when the request has fewer than the most.
     for one in (plain, greedy):
         yield {**one, "drafts": (2, 1), "layout": axes.FAR_ROWS}
-        yield {**one, "layout": FAR_DRAFTS, **_NARROW}
 
 
 def prepare(arm: Arm, pool: Pool) -> Call:
@@ -321,9 +312,9 @@ def block_cases() -> Iterator[Case]:
     ends: axes.Axes = {"draft ids": ("-1 middle", "-1 first"), "draft logits": ("noisy", "none")}
     rows = [{**axes.plain(chosen), "drafts": (2, 2), **row} for row in axes.product(ends)]
     yield from axes.cases_from(chosen, build, name=name, rows=rows, prefix="ends: ")
-    chosen |= {"layout": ("padded rows", FAR_DRAFTS)}
-    far = {**axes.plain(chosen), "layout": FAR_DRAFTS, **_NARROW}
-    rows = [{**far, "drafts": drafts} for drafts in ((2, 2), (1, 0, 2))]
+    # The last row is that of a draft when the request has fewer than the most.
+    chosen |= {"layout": ("padded rows", axes.FAR_ROWS)}
+    rows = [{**axes.plain(chosen), "drafts": (2, 1), "layout": axes.FAR_ROWS}]
     yield from axes.cases_from(chosen, build, name=name, rows=rows)
 
 
