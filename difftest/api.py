@@ -572,6 +572,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         mismatches_total=counts["mismatches"],
         kinds=dict(kinds.most_common()),
         outside_contract=counts["outside_contract"],
+        outside_executed=counts["outside"],
         aa={"cases": counts["aa_cases"], "differences": counts["aa_differences"]},
         both_raised=counts["both_raised"],
         sources=dict(sum((u.sources for u in units), Counter())),

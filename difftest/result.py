@@ -281,6 +281,7 @@ class TargetResult:
         reduced: the first mismatch of the largest groups, made small; with `--out` only.
         kinds: number of mismatches per kind.
         outside_contract: how many of the different cases are outside the target's contract.
+        outside_executed: how many of the executed cases are.
         aa: A/A control: `{"cases": n, "differences": m}`: base against base.
         both_raised: cases in which both arms raised the same exception.
         sources: number of cases executed by source (`grid`, `fuzz`, `recorded`).
@@ -320,6 +321,7 @@ class TargetResult:
     reduced: tuple[Reduced, ...] = ()
     kinds: Mapping[str, int] = field(default_factory=dict)
     outside_contract: int = 0
+    outside_executed: int = 0
     aa: Mapping[str, int] = field(default_factory=dict)
     both_raised: int = 0
     sources: Mapping[str, int] = field(default_factory=dict)

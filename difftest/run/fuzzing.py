@@ -230,6 +230,7 @@ class FuzzRun(UnitRun):
         self.one(number, case, pool, identity, self.dead.get(number))
         self.child.board.begin(self.child.slot)
         self.sources["fuzz"] += 1
+        self.counts["outside"] += not case.contract
         self.count_axes(case)
         if not self.found:
             return None
@@ -243,10 +244,10 @@ class FuzzRun(UnitRun):
         if number in self.dead:
             # Each smaller case would cost another process; it is kept as it was found.
             self.hits[number] = signature
-            self.counts["executed"] -= 1
+            self.counts.subtract({"executed": 1, "outside": not case.contract})
             self.report(_Attempt(case, pool, signature), identity)
             return None
-        self.counts["executed"] -= 1  # its smallest form is what counts
+        self.counts.subtract({"executed": 1, "outside": not case.contract})  # its smallest form is what counts
         return signature
 
     def look_again(self, number: int, case: Case, pool: Pool) -> Signature | None:
@@ -291,7 +292,7 @@ class FuzzRun(UnitRun):
             self.counts, self.unmeasured = kept
             self.child.board.begin(self.child.slot)
         found = self.found or [Difference(Kind.VALUE, "return", "the same each time", "not the same each time")]
-        self.counts["executed"] += 1
+        self.counts.update({"executed": 1, "outside": not attempt.case.contract})
         super().differs(number, attempt.case, identity, found)
         if self.options.get("keep"):  # it is in no list, so who wants to run it again needs it as bytes
             with contextlib.suppress(UsageError):

@@ -156,6 +156,7 @@ class UnitRun:
             before = self.counts.copy()
             self.one(index, case, pool, identity, dead.get(index))
             self.sources[case.source] += 1
+            self.counts["outside"] += not case.contract
             outcome = next((o for o in _OUTCOMES if self.counts[o] > before[o]), "unmeasured")
             for axis, value in case.axes.items():
                 self.axes[axis, str(value), outcome] += 1
