@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from difftest.call.interpreter_operators import shortcuts
+
 
 def hasten(interpreter: Any) -> None:
     """Install all of it, once a process. A Triton whose interpreter is built otherwise keeps what it has."""
     import triton.language as tl
 
     _dtypes(interpreter, tl)
+    _types(tl)
+    _shapes(tl)
     _launches(interpreter, tl)
     if hasattr(interpreter, "_LangPatchScope"):
         _operators(interpreter, tl)
-    _shapes(tl)
     _operands(interpreter, tl)
     _philox(interpreter, tl)
     builder = interpreter.interpreter_builder
@@ -41,6 +44,36 @@ def _dtypes(interpreter: Any, tl: Any) -> None:
         return known[kind.name]
 
     interpreter._get_np_dtype = numpy_dtype
+
+
+def _types(tl: Any) -> None:
+    """The type of a block is worked out once for each scalar type and shape; what is no constexpr is unwrapped as is."""
+    block, core = tl.block_type, tl.core
+    original, unwrap, equal = block.__init__, core._unwrap_if_constexpr, tl.dtype.__eq__
+    known: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    plain = frozenset({tl.tensor, tl.dtype, int, float, bool, str, type(None)})
+
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple(shape) if isinstance(shape, list) else getattr(shape, "values", shape)
+        key = (element_ty.name, tuple(sizes))
+        if not all([type(size) is int for size in key[1]]) or getattr(element_ty, "address_space", "global") != "global":
+            original(self, element_ty, shape)
+            return
+        if key not in known:
+            original(self, element_ty, shape)
+            known[key] = dict(self.__dict__)
+            return
+        self.__dict__.update(known[key])
+
+    def unwrap_if_constexpr(value: Any) -> Any:
+        return value if type(value) in plain else unwrap(value)
+
+    def same(self: Any, other: Any) -> bool:
+        return self.name == other.name if type(other) is tl.dtype else bool(equal(self, other))
+
+    block.__init__ = init
+    core._unwrap_if_constexpr = unwrap_if_constexpr
+    tl.dtype.__eq__ = same
 
 
 def _launches(interpreter: Any, tl: Any) -> None:
@@ -82,6 +115,8 @@ def _operators(interpreter: Any, tl: Any) -> None:
     """Call what a builtin wraps, since all that its wrapper does is to refuse a call without `_semantic`."""
     wrapper = tl.core.builtin(lambda _semantic=None: None).__code__
     semantic = interpreter.interpreter_semantic
+    debugging = interpreter.interpreter_builder.options.debug
+    methods, functions = ({}, {}) if debugging else shortcuts(interpreter, tl)
 
     def patch_attr(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
         function = member.__wrapped__ if getattr(member, "__code__", None) is wrapper else member
@@ -90,7 +125,8 @@ def _operators(interpreter: Any, tl: Any) -> None:
             kwargs["_semantic"] = semantic
             return function(*args, **kwargs)
 
-        scope.set_attr(owner, name, call)
+        shortcut = (methods if owner is tl.tensor else functions).get(name)
+        scope.set_attr(owner, name, call if shortcut is None else shortcut(call))
 
     interpreter._patch_attr = patch_attr
 
