@@ -14,23 +14,31 @@ import numpy as np
 
 Operator = Callable[..., Any]
 
-_NUMBERS = frozenset({"int32", "int64", "uint32", "uint64", "fp32", "fp64"})
+_INTEGERS = frozenset({"int32", "int64", "uint32", "uint64"})
 _SIGNED = frozenset({"int32", "int64"})
 _FLOATS = frozenset({"fp32", "fp64"})
-_CONSTANTS = 4096  # numbers of which the tensor is kept
+_NUMBERS = _INTEGERS | _FLOATS
+_BITS = _INTEGERS | {"int1"}
+_CONSTANTS = 4096  # numbers of which the data are kept
 
-_ARITHMETIC = (
+_Table = tuple[tuple[str, Callable[[Any, Any], Any], frozenset[str]], ...]
+
+_ARITHMETIC: _Table = (
     ("add", np.add, _NUMBERS),
     ("sub", np.subtract, _NUMBERS),
     ("mul", np.multiply, _NUMBERS),
     ("truediv", np.divide, _FLOATS),
+    ("and", np.bitwise_and, _BITS),
+    ("or", np.bitwise_or, _BITS),
+    ("xor", np.bitwise_xor, _BITS),
+)
+_OF_ONE_DTYPE: _Table = (
     ("floordiv", lambda left, right: (left - np.fmod(left, right)) // right, _SIGNED),
     ("mod", np.fmod, _SIGNED | _FLOATS),
-    ("and", np.bitwise_and, _SIGNED | {"int1"}),
-    ("or", np.bitwise_or, _SIGNED | {"int1"}),
-    ("xor", np.bitwise_xor, _SIGNED | {"int1"}),
+    ("lshift", np.left_shift, _INTEGERS),
+    ("rshift", np.right_shift, _INTEGERS),
 )
-_COMPARISONS = (
+_COMPARISONS: _Table = (
     ("lt", np.less, _NUMBERS),
     ("le", np.less_equal, _NUMBERS),
     ("gt", np.greater, _NUMBERS),
@@ -48,12 +56,14 @@ def shortcuts(interpreter: Any, tl: Any) -> tuple[dict[str, Any], dict[str, Any]
         interpreter's own and returns the one to call instead.
     """
     ways = _Ways(interpreter, tl)
-    methods: dict[str, Any] = {}
-    for comparing, table in ((False, _ARITHMETIC), (True, _COMPARISONS)):
-        for name, compute, dtypes in table:
-            methods[f"__{name}__"] = ways.binary(compute, dtypes, comparing, pointers=name == "add")
-            if not comparing:
-                methods[f"__r{name}__"] = ways.reflected(compute, dtypes)
+    methods: dict[str, Any] = {"to": ways.cast}
+    for name, compute, dtypes in _ARITHMETIC:
+        methods[f"__{name}__"] = ways.binary(compute, dtypes, pointers=name == "add")
+        methods[f"__r{name}__"] = ways.reflected(compute, dtypes)
+    for name, compute, dtypes in _OF_ONE_DTYPE:
+        methods[f"__{name}__"] = ways.binary(compute, dtypes, promoting=False)
+    for name, compute, dtypes in _COMPARISONS:
+        methods[f"__{name}__"] = ways.binary(compute, dtypes, comparing=True)
     return methods, {"where": ways.where, "load": ways.load, "store": ways.store}
 
 
@@ -68,8 +78,10 @@ class _Ways:
         self.flat = tl.tensor(None, tl.int32).shape  # of every scalar
         self.constants: dict[tuple[Any, ...], Any] = {}
         self.scalars: dict[tuple[Any, ...], Any] = {}
+        self.promoted: dict[tuple[str, str], Any] = {}
         self.types: dict[tuple[str, int], Any] = {}
         self.everywhere: dict[tuple[int, ...], Any] = {}
+        self.dtypes = {name: np.dtype(name.replace("fp", "float")) for name in _NUMBERS} | {"int1": np.dtype(bool)}
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
@@ -94,21 +106,29 @@ class _Ways:
         return found
 
     def constant(self, number: Any, like: Any) -> Any:
-        """A number as an array [1] of the dtype that `like` has with it, or None when that is another than its own."""
+        """A number as `like` meets it: the scalar type that both get and the number's data [1]; None when it raises."""
         key = _key(number, like.dtype)
         if key in self.constants:
             return self.constants[key]
-        data = None
         with_like = self.tensor(like.handle, like.dtype)  # as if it were a scalar, so that nothing is spread
         try:
             left, right = self.semantic.binary_op_type_checking_impl(with_like, number)
         except (TypeError, ValueError):
             return None  # the interpreter's own way raises it
-        if left.dtype.name == like.dtype.name and right.handle.data.shape == (1,):
-            data = right.handle.data
+        known = (left.dtype, right.handle.data) if right.handle.data.shape == (1,) else None
         if len(self.constants) < _CONSTANTS:
-            self.constants[key] = data
-        return data
+            self.constants[key] = known
+        return known
+
+    def promotion(self, left: Any, right: Any) -> Any:
+        """The scalar type in which two scalar types meet; None when it is not one of numbers."""
+        key = (left.name, right.name)
+        if key not in self.promoted:
+            known = left.name in self.dtypes and right.name in self.dtypes
+            self.promoted[key] = (
+                self.semantic.computation_type_impl(left, False, right, False, False) if known else None
+            )
+        return self.promoted[key]
 
     def scalar(self, number: Any, kind: Any) -> Any:
         """A number as an array [1] of scalar type `kind`, as it is stored; None when it is no number."""
@@ -124,46 +144,61 @@ class _Ways:
             self.scalars[key] = data
         return data
 
-    def operand(self, value: Any, like: Any) -> Any:
-        """The data of what meets `like` in an operator, and the tensor of the larger shape; None for what has to be
-        converted or given another shape than by spreading a scalar."""
-        kind = type(value)
-        if kind is self.tensor:
-            if value.dtype.name != like.dtype.name:
+    def pair(self, left: Any, right: Any) -> Any:
+        """What a tensor and what meets it come to: both data, their scalar type and the tensor whose shape the result
+        has. None for what has to be converted otherwise, or shaped otherwise than by spreading a scalar."""
+        kind, data, like = left.dtype, left.handle.data, left
+        if data.dtype is not self.dtypes.get(kind.name):
+            return None
+        if type(right) is self.tensor:
+            other = right.handle.data
+            if other.dtype is not self.dtypes.get(right.dtype.name):
                 return None
-            data = value.handle.data
-            if data.dtype is not like.handle.data.dtype:
+            if right.shape is not left.shape and right.shape is not self.flat:
+                if left.shape is not self.flat:
+                    return None
+                like = right
+            if other.dtype is not data.dtype:
+                kind = self.promotion(kind, right.dtype)
+        else:
+            number = right.value if type(right) is self.constexpr else right
+            known = self.constant(number, left) if isinstance(number, (int, float)) else None
+            if known is None:
                 return None
-            if value.shape is like.shape or value.shape is self.flat:
-                return data, like
-            return (data, value) if like.shape is self.flat else None
-        if kind is self.constexpr:
-            value = value.value
-        if isinstance(value, (int, float)):
-            data = self.constant(value, like)
-            if data is not None and data.dtype is like.handle.data.dtype:
-                return data, like
-        return None
+            kind, other = known
+        dtype = self.dtypes.get(kind.name)
+        if dtype is None:
+            return None
+        if data.dtype is not dtype:
+            data = data.astype(dtype)
+        if other.dtype is not dtype:
+            other = other.astype(dtype)
+        return data, other, kind, like
+
+    def sound(self, value: Any) -> bool:
+        """Whether a tensor's data are of the dtype that it says they are."""
+        return value.handle.data.dtype is self.dtypes.get(value.dtype.name)
 
     # -- operators ------------------------------------------------------------------------------------------------
 
-    def binary(self, compute: Any, dtypes: Any, comparing: bool, pointers: bool) -> Any:
+    def binary(
+        self, compute: Any, dtypes: Any, *, comparing: bool = False, pointers: bool = False, promoting: bool = True
+    ) -> Any:
         """The shortcut of `tensor operator other`."""
         truth = self.tl.int1
 
         def shortcut(own: Operator) -> Operator:
             def operate(left: Any, right: Any) -> Any:
-                if left.dtype.name in dtypes:
-                    found = self.operand(right, left)
-                    if found is not None:
-                        handle = left.handle
-                        kind = truth if comparing else left.dtype
-                        return self.made(compute(handle.data, found[0]), kind, found[1], handle.dtype.scalar)
-                elif pointers and type(left.dtype) is self.tl.pointer_type:
+                if pointers and type(left.dtype) is self.tl.pointer_type:
                     moved = self.moved(left, right)
-                    if moved is not None:
-                        return moved
-                return own(left, right)
+                    return own(left, right) if moved is None else moved
+                found = self.pair(left, right)
+                if found is None:
+                    return own(left, right)
+                data, other, kind, like = found
+                if kind.name not in dtypes or not (promoting or _alike(left, right, kind)):
+                    return own(left, right)
+                return self.made(compute(data, other), truth if comparing else kind, like, kind)
 
             return operate
 
@@ -174,15 +209,28 @@ class _Ways:
 
         def shortcut(own: Operator) -> Operator:
             def operate(right: Any, left: Any) -> Any:
-                if right.dtype.name in dtypes and type(left) is not self.tensor:
-                    found = self.operand(left, right)
-                    if found is not None:
-                        return self.made(compute(found[0], right.handle.data), right.dtype, right, right.dtype)
-                return own(right, left)
+                found = None if type(left) is self.tensor else self.pair(right, left)
+                if found is None or found[2].name not in dtypes:
+                    return own(right, left)
+                data, number, kind, like = found
+                return self.made(compute(number, data), kind, like, kind)
 
             return operate
 
         return shortcut
+
+    def cast(self, own: Operator) -> Operator:
+        """The shortcut of `tensor.to(dtype)`."""
+
+        def cast(value: Any, dtype: Any, *more: Any, **named: Any) -> Any:
+            kind = dtype.value if type(dtype) is self.constexpr else dtype
+            if more or named or type(kind) is not self.tl.dtype or kind.name not in _NUMBERS or not self.sound(value):
+                return own(value, dtype, *more, **named)
+            if value.dtype.name == kind.name:
+                return value
+            return self.made(value.handle.data.astype(self.dtypes[kind.name]), kind, value, kind)
+
+        return cast
 
     def moved(self, pointer: Any, offset: Any) -> Any:
         """`pointer + offset` for a signed tensor of offsets; None for anything else."""
@@ -202,23 +250,19 @@ class _Ways:
         """The shortcut of `where(condition, x, y)`."""
 
         def where(condition: Any, x: Any, y: Any) -> Any:
-            like = x if type(x) is self.tensor else y
-            if type(condition) is not self.tensor or type(like) is not self.tensor:
+            first = x if type(x) is self.tensor else y
+            if not (type(condition) is type(first) is self.tensor and condition.dtype.name == "int1"):
                 return own(condition, x, y)
-            if condition.handle.data.dtype != np.bool_ or condition.dtype.name != "int1":
+            found = self.pair(first, y if first is x else x) if self.sound(condition) else None
+            if found is None or found[2].name not in _NUMBERS:
                 return own(condition, x, y)
-            if like.dtype.name not in _NUMBERS:
-                return own(condition, x, y)
-            found = self.operand(y if like is x else x, like)
-            if found is None:
-                return own(condition, x, y)
-            data, largest = found
-            if condition.shape is not self.flat and condition.shape is not largest.shape:
-                if largest.shape is not self.flat:
+            data, other, kind, like = found
+            if condition.shape is not self.flat and condition.shape is not like.shape:
+                if like.shape is not self.flat:
                     return own(condition, x, y)
-                largest = condition
-            first, second = (like.handle.data, data) if like is x else (data, like.handle.data)
-            return self.made(np.where(condition.handle.data, first, second), like.dtype, largest, like.dtype)
+                like = condition
+            left, right = (data, other) if first is x else (other, data)
+            return self.made(np.where(condition.handle.data, left, right), kind, like, kind)
 
         return where
 
@@ -290,6 +334,11 @@ class _Ways:
             return self.tensor(None, self.tl.void)
 
         return stored
+
+
+def _alike(left: Any, right: Any, kind: Any) -> bool:
+    """Whether neither operand changes its scalar type."""
+    return bool(left.dtype.name == kind.name == getattr(right, "dtype", kind).name)
 
 
 def _key(number: int | float, kind: Any) -> tuple[Any, ...]:

@@ -7,6 +7,9 @@ comes to its work, a result makes its shape out of objects anew, and a random nu
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -47,7 +50,7 @@ def _dtypes(interpreter: Any, tl: Any) -> None:
 
 
 def _types(tl: Any) -> None:
-    """The type of a block is worked out once for each scalar type and shape; what is no constexpr is unwrapped as is."""
+    """The type of a block is worked out once a scalar type and shape; what is plainly no constexpr is left as it is."""
     block, core = tl.block_type, tl.core
     original, unwrap, equal = block.__init__, core._unwrap_if_constexpr, tl.dtype.__eq__
     known: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
@@ -56,7 +59,8 @@ def _types(tl: Any) -> None:
     def init(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = tuple(shape) if isinstance(shape, list) else getattr(shape, "values", shape)
         key = (element_ty.name, tuple(sizes))
-        if not all([type(size) is int for size in key[1]]) or getattr(element_ty, "address_space", "global") != "global":
+        plainly = getattr(element_ty, "address_space", "global") == "global" and all(type(n) is int for n in key[1])
+        if not plainly:
             original(self, element_ty, shape)
             return
         if key not in known:
@@ -79,36 +83,112 @@ def _types(tl: Any) -> None:
 def _launches(interpreter: Any, tl: Any) -> None:
     """Patch a language module once a launch; a device function called in it finds it patched already.
 
-    The first launch finds what has to be patched, later ones take its word.
+    The first launch finds what has to be patched, later ones take its word. What is found by looking at a kernel's
+    signature is found once a kernel.
     """
     original = interpreter._patch_lang
     launch = interpreter.GridExecutor.__call__
     patched: set[int] = set()
-    found: dict[tuple[frozenset[int], frozenset[int]], list[tuple[Any, str, Any]]] = {}
+    seen: set[int] = set()  # globals of the functions called in the launch
+    found: dict[tuple[frozenset[int], frozenset[int]], _Patches] = {}
 
     def patch_lang(function: Any) -> Any:
+        if id(function.__globals__) in seen:
+            return _NOTHING
         languages = frozenset([id(v) for v in function.__globals__.values() if v is tl or v is tl.core])
-        if languages and languages <= patched:
-            return interpreter._LangPatchScope()
+        if languages:
+            seen.add(id(function.__globals__))
+            if languages <= patched:
+                return _NOTHING
         key = (languages, frozenset(patched))
         patched.update(languages)
         if key in found:
-            scope = interpreter._LangPatchScope()
-            for owner, name, value in found[key]:
-                scope.set_attr(owner, name, value)
-            return scope
+            return found[key].apply()
         scope = original(function)
         if languages:
-            found[key] = [(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes]
+            found[key] = _Patches([(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes])
         return scope
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         patched.clear()
+        seen.clear()
         with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
             return launch(self, *args, **kwargs)
 
     interpreter._patch_lang = patch_lang
     interpreter.GridExecutor.__call__ = call
+    interpreter.inspect = _Signatures()
+    tl.str_to_ty = functools.cache(tl.str_to_ty)
+
+
+_MISSING = object()
+
+
+class _Patches:
+    """Attributes set for a launch, and put back by `restore`; those of a module all at once.
+
+    Args:
+        changes: owner, name and value of each; None changes nothing.
+    """
+
+    def __init__(self, changes: Iterable[tuple[Any, str, Any]] = ()) -> None:
+        self.modules: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.others: list[tuple[Any, str, Any]] = []
+        for owner, name, value in changes:
+            if inspect.ismodule(owner):
+                self.modules.setdefault(id(owner), (owner, {}))[1][name] = value
+            else:
+                self.others.append((owner, name, value))
+
+    def apply(self) -> _Patches:
+        """A copy of these, set."""
+        scope = _Patches()
+        for module, values in self.modules.values():
+            members = vars(module)
+            scope.modules[id(module)] = (module, {name: members.get(name, _MISSING) for name in values})
+            members.update(values)
+        for owner, name, value in self.others:
+            scope.others.append((owner, name, getattr(owner, name, _MISSING)))
+            setattr(owner, name, value)
+        return scope
+
+    def restore(self) -> None:
+        """Put back what `apply` replaced."""
+        for module, values in self.modules.values():
+            vars(module).update(values)
+            for name in [name for name, value in values.items() if value is _MISSING]:
+                delattr(module, name)
+        for owner, name, value in reversed(self.others):
+            delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
+        self.modules, self.others = {}, []
+
+
+_NOTHING = _Patches()
+
+
+class _Signatures:
+    """The module `inspect` for the interpreter, which looks at a kernel's signature three times a launch."""
+
+    def __init__(self) -> None:
+        self.getfullargspec = functools.cache(inspect.getfullargspec)
+        self.get_annotations = functools.cache(inspect.get_annotations)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+    def getcallargs(self, function: Any, *positional: Any, **named: Any) -> dict[str, Any]:
+        spec = self.getfullargspec(function)
+        names = spec.args
+        values = dict(zip(names, positional, strict=False))
+        plain = not (spec.varargs or spec.varkw or spec.kwonlyargs) and len(positional) <= len(names)
+        if plain and values.keys().isdisjoint(named) and named.keys() <= set(names):
+            values.update(named)
+            defaults = spec.defaults or ()
+            for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+                values.setdefault(name, default)
+            if len(values) == len(names):
+                return values
+        return inspect.getcallargs(function, *positional, **named)  # which says what is wrong with them
 
 
 def _operators(interpreter: Any, tl: Any) -> None:
