@@ -36,6 +36,7 @@ from difftest.lift.rewrite import ProductionName, Unquoted, is_quoted
 from difftest.lift.source import ANY, FunctionNode, SourceModule, class_pieces, replace_fields
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
+from difftest.lift.torch_helpers import KERNEL_HELPERS, kernel_helpers
 from difftest.lift.uses import annotation_uses, find_uses
 
 _FLAGS = __future__.annotations.compiler_flag
@@ -533,6 +534,13 @@ class Loader:
         if name in self._hosted or name.startswith("importlib."):
             found = self._hosted.get(name) or importlib.import_module(name)
             return found if fromlist else self._hosted[name.partition(".")[0]]
+        if (
+            name == KERNEL_HELPERS
+            and fromlist
+            and name not in sys.modules
+            and (helpers := kernel_helpers()) is not None
+        ):
+            return helpers
         if not self.sources.owns(name) and name not in self.standins.items:
             return builtins.__import__(name, globals, locals, fromlist or (), 0)
         parts = name.split(".")
