@@ -23,6 +23,7 @@ _ARRAYS = ("tensor", "ndarray", "storage")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
 _POSITION = re.compile(r"\[\d+\]")
+_RETURNED_PART = re.compile(r"return\[\d+\]")
 _TUPLE_SHOWN = 16
 """A longer tuple is a list of things that are alike."""
 _WHOLE_PARTS = ("raised", "rng", "aliases", "call")
@@ -119,7 +120,8 @@ def compare(
     if "rng" not in unsteady:
         found += _rng(base.rng, head.rng, start)
     found += _process(base.process, head.process)
-    found += _undefined_apart(base_undefined, head_undefined, found)
+    named = None not in (base.returned, head.returned) and _is_named(base.returned, head.returned)
+    found += _undefined_apart(base_undefined, head_undefined, found, named)
     both_return = base.raised is None and head.raised is None
     if both_return and "aliases" not in unsteady and base.aliases != head.aliases:
         found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
@@ -164,8 +166,11 @@ def _exceptions(base: Any, head: Any, mode: str) -> Iterator[Difference]:
         yield Difference(Kind.EXCEPTION, "raised", _raised_text(left), _raised_text(right))
 
 
-def _undefined_apart(base: Undefined, head: Undefined, found: list[Difference]) -> Iterator[Difference]:
-    """Leaves that are undefined in one arm only and differ in nothing else: by chance the bytes are the same."""
+def _undefined_apart(base: Undefined, head: Undefined, found: list[Difference], named: bool) -> Iterator[Difference]:
+    """Leaves that are undefined in one arm only and differ in nothing else: by chance the bytes are the same.
+
+    `named`: what is returned is a tuple, so that the position of a part of it stays in its place.
+    """
     told = {item.leaf for item in found}
     for leaf in {**base, **head}:
         if leaf in told or any(leaf.startswith((f"{other}[", f"{other}.")) for other in told):
@@ -174,7 +179,10 @@ def _undefined_apart(base: Undefined, head: Undefined, found: list[Difference]) 
         if left is right or (isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and _equal(left, right)):
             continue
         in_base, in_head = ("defined" if side is _DEFINED else "undefined" for side in (left, right))
-        yield Difference(Kind.UNDEFINED, leaf, in_base, in_head, detail=("it follows memory that nobody wrote",))
+        first = _RETURNED_PART.match(leaf) if named else None
+        place = first[0] + _POSITION.sub("[*]", leaf[first.end() :]) if first else ""
+        note = "it follows memory that nobody wrote"
+        yield Difference(Kind.UNDEFINED, leaf, in_base, in_head, detail=(note,), general=place)
 
 
 def _equal(left: NDArray[np.bool_], right: NDArray[np.bool_]) -> bool:
@@ -344,7 +352,7 @@ class _Walker:
                     detail=(f"base {_some(a)}", f"head {_some(b)}"), pair=_integers(left, right), at=np.array(at),
                 )  # fmt: skip
             return
-        named = a[1] == b[1] == "tuple" and len(left) <= _TUPLE_SHOWN
+        named = _is_named(a, b)
         for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
             if x != y:
                 self.walk(x, y, self.inside(path, f"[{i}]", f"[{i}]" if named else "[*]"))
@@ -529,6 +537,11 @@ def _integers(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[Elements, 
     except OverflowError:
         return None
     return Elements(pair[0], "<i8", (len(left),)), Elements(pair[1], "<i8", (len(right),))
+
+
+def _is_named(a: Frozen, b: Frozen) -> bool:
+    """Whether each position of two sequences of the same length has a meaning of its own, as in a tuple."""
+    return len(a) > 2 and a[1] == b[1] == "tuple" and len(a[2]) <= _TUPLE_SHOWN
 
 
 def _items(frozen: Frozen) -> tuple[Frozen, ...]:

@@ -90,6 +90,7 @@ def reduce_found(
                 "choices": choices,
                 "kind": mismatches[0]["kind"],
                 "leaf": mismatches[0]["leaf"],
+                "place": mismatches[0]["place"],
                 "seconds": request.seconds,
                 "folder": str(home / f"reduce-{number}"),
             }
@@ -133,7 +134,7 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
             "options": request.options, "environment": request.environment, "repo": request.repo,
         }  # fmt: skip
         if record["case"] not in taken:
-            write_folder(place, Path(unit.task["folder"]), text)
+            write_folder(place, Path(unit.task["folder"], str(int(record["choice"]))), text)
         reduced.append(
             Reduced(
                 original=record["original"],

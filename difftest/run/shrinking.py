@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
 from difftest.run.protocol import BASE, HEAD
 from difftest.run.relations import Live, RelationChecks
-from difftest.run.unit import UnitRun
-from difftest.shrink.leaves import general_leaf, leaf_key
+from difftest.run.unit import UNSTEADY, UnitRun
 from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
 from difftest.shrink.tree import copied, largest_axis, pool_bytes
 from difftest.target import Case, Pool, Target
@@ -31,13 +31,19 @@ from difftest.target import Case, Pool, Target
 DEADLY = (Kind.CRASH, Kind.TIMEOUT)
 ALONE = "the case does not differ in the same way when it is run alone"
 
+_ROUNDS = 3
+"""How often at most what a case became is looked at in a new process."""
+
+_UNSTEADY = 8
+"""How often a case must differ whose head is not deterministic."""
+
 _MORE_TIME = 3
 """How much of the time that is meant for a case it may take while it is still large."""
 
 
 class ShrinkRun(UnitRun):
-    """Reduces one case. The unit's `task`: `kind`, `leaf`, `seconds`, `folder`, and `choices`, of which the first that
-    can be reduced is: each `index` or `file`, `case`, `position` and `ids`."""
+    """Reduces one case. The unit's `task`: `kind`, `leaf`, `place`, `seconds`, `folder`, and `choices`, of which the
+    first that can be reduced is: each `index` or `file`, `case`, `position` and `ids`."""
 
     def _run(self) -> None:
         self.task = self.unit["task"]
@@ -52,46 +58,84 @@ class ShrinkRun(UnitRun):
         self.child.board.enter(self.child.slot, self.child.pid, self.unit["number"], -1, BASE)
         self.child.board.begin(self.child.slot)
         self.read_journal()
-        refused: list[dict[str, Any]] = []
-        for choice in self.task["choices"]:
-            if not (record := self.use(choice)):
-                return
-            refused.append(record)
-        self.send(refused[0])
+        every = self.cases() if any(not choice["file"] for choice in self.task["choices"]) else []
+        originals = [self.case_of(choice, every) for choice in self.task["choices"]]
+        found: list[dict[str, Any]] = []
+        for number in self.in_order(originals):
+            found.append(self.use(number, originals[number]))
+            if _is_small(found[-1]) or (not found[-1]["reason"] and self.task["kind"] in DEADLY):
+                break
+            if not found[-1].get("no_file") and not self.decided(self.has_time):
+                break
+        self.send(min(found, key=lambda record: (bool(record["reason"]), not _is_small(record), _size(record))))
 
-    def use(self, choice: dict[str, Any]) -> dict[str, Any]:
-        """Reduce a case and report; or say why it cannot be reduced."""
-        self.choice = choice
+    def in_order(self, originals: list[Case]) -> Iterator[int]:
+        """The first of the cases, and where that does not become small the others, small ones first."""
+        yield 0
+        yield from sorted(range(1, len(originals)), key=lambda number: pool_bytes(originals[number].build()))
+
+    def case_of(self, choice: dict[str, Any], every: list[Case]) -> Case:
+        return read_case(Path(choice["file"])).case() if choice["file"] else every[choice["index"]]
+
+    def decided(self, question: Callable[[], bool]) -> bool:
+        """What was answered when it was first asked."""
+        number = self.candidates
+        self.candidates += 1
+        if number < len(self.journal):
+            return bool(self.journal[number]["decided"])
+        self.keep({"decided": (answer := question())})
+        return answer
+
+    def use(self, number: int, original: Case) -> dict[str, Any]:
+        """Reduce one of the choices and say what came of it, or why it cannot be reduced."""
+        self.choice = choice = self.task["choices"][number]
+        self.original = original
+        self.place = self.folder / str(number)
+        self.place.mkdir(exist_ok=True)
         self.raised: list[str | None] | None = None
-        self.rows = False
         self.arm: int | None = None
         self.seen: dict[str, Any] | None = None
+        self.unjudged = ""
         self.briefly = self.task["kind"] not in DEADLY
-        file = choice["file"]  # of a case that a fuzz drew
-        self.original = read_case(Path(file)).case() if file else self.cases()[choice["index"]]
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
             return {"reason": "the case is not the same when it is built again"}
         try:
-            write_case(self.folder / "original.safetensors", self.target.name, self.original, pool)
+            write_case(self.place / "original.safetensors", self.target.name, self.original, pool)
         except DifftestError as error:  # lazily reserved memory, or a value that is no bytes
-            return {"reason": str(error), "no_file": not file}
+            return {"reason": str(error), "no_file": not choice["file"]}
         self.before = pool_bytes(pool)
         self.best = pool
         # A brief look at each arm decides on the way, which is several times as fast; in full it is judged at the end.
         if not (self.briefly and self.accepts(pool, always=True)):
             self.briefly = False
             if not self.accepts(pool, always=True):
-                return {"reason": ALONE}
-        chain = self.reduced(pool)
-        if self.briefly:
-            self.briefly = False
-            sound = self.last_sound(chain)
-            chain = [sound] if sound is chain[-1] else self.reduced(sound)
+                return {"reason": f"{ALONE}{self.unjudged}"}
+        found = self.reduced(pool)[-1] if self.task["kind"] in DEADLY else self.lasting(self.reduced(pool))
         if self.seen is None:
-            return {"reason": ALONE}
-        self.report(chain[-1])
-        return {}
+            return {"reason": f"{ALONE}{self.unjudged}"}
+        return self.record(found)
+
+    def lasting(self, chain: list[Pool]) -> Pool:
+        """The last of the steps, or of what an earlier one becomes instead, that differs in a new process as well."""
+        self.briefly = False
+        for left in reversed(range(_ROUNDS)):
+            self.renew()
+            sound = self.last_sound(chain)
+            if sound is chain[-1] or not left:
+                break
+            chain = self.reduced(sound)
+        return sound
+
+    def renew(self) -> None:
+        """Go on in a new child, whose memory holds nothing of the candidates: what reads memory that is not its own
+        finds there what earlier calls left."""
+        number = self.candidates
+        self.candidates += 1
+        if number >= len(self.journal):
+            self.keep({"waited": _queued() - self.queued})
+            self.child.channel.send({"again": self.unit["number"]})
+            self.child.exit(0)
 
     def reduced(self, pool: Pool) -> list[Pool]:
         """The pool and what it became, step by step."""
@@ -106,14 +150,25 @@ class ShrinkRun(UnitRun):
         while back < len(chain) and not self.is_sound(chain[-back]):
             back *= 2
         if back >= len(chain):
-            self.seen = None
-            self.is_sound(chain[0])
+            if not self.is_sound(chain[0]):
+                self.seen = None
             return chain[0]
         return chain[-back]
 
     def is_sound(self, pool: Pool) -> bool:
-        """Whether it differs when it is judged in full, and again so: what reads memory that is not its own may not."""
-        return all(self.accepts(pool, always=True) for _ in range(2))
+        """Whether it differs when it is judged in full as its file has it, and again so, often where chance decides."""
+        kept = write_case(self.place / "reduced.safetensors", self.target.name, self._named(pool), pool).pool()
+        times = 0
+        while times < (_UNSTEADY if self.unsteady else 2):
+            if not self.accepts(kept, always=True):
+                return False
+            times += 1
+        return True
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether head was found not to be deterministic, so that it may do what base does by chance."""
+        return self.seen is not None and any(line.startswith(UNSTEADY) for line in self.seen["detail"])
 
     def looked_for(self) -> Target:
         """The target with that check alone which is broken."""
@@ -131,36 +186,43 @@ class ShrinkRun(UnitRun):
             if self.journal[number] is False:
                 raise OutOfTimeError
             if (state := self.journal[number]) is not None:
-                self.raised, self.rows, self.arm, self.seen = state
+                self.raised, self.arm, self.seen = state
                 self.best = pool
             return state is not None
         if not always and self.is_over():
             self.keep(False)
             raise OutOfTimeError
+        before = self.seen
         verdict = self.judge(number, pool)
+        self.seen = self.seen if verdict else before
         self.child.board.begin(self.child.slot)
-        state = [self.raised, self.rows, self.arm, self.seen] if verdict else None
+        state = [self.raised, self.arm, self.seen] if verdict else None
         self.best = pool if verdict else self.best
         self.keep(state)
         if verdict and self.task["kind"] in DEADLY:
-            self.report(pool, leaving=False)  # the next candidate may be this child's last
+            self.send(self.record(pool), leaving=False)  # the next candidate may be this child's last
         return verdict
 
     def keep(self, state: Any) -> None:
-        """A line of the journal: what is known after an accepted candidate, None after another, False at the end."""
+        """A line of the journal: what is known after an accepted candidate, None after another, False at the end; where
+        another child goes on, how long this one waited for a processor; what was decided by the clock."""
         with self.log.open("a") as file:
             file.write(json.dumps(state) + "\n")
 
     def is_over(self) -> bool:
         """Whether no further candidate is to be tried. What is large still has more time, and while other processes
         run instead of this one no time passes, up to a limit."""
-        late, waited = time.monotonic() - self.until, _queued() - self.queued
-        own, more = late - waited, (_MORE_TIME - 1) * self.task["seconds"]
-        return late > 2 * more or own > more or (own > 0 and self.is_small(self.best))
+        own, more = self.late(), (_MORE_TIME - 1) * self.task["seconds"]
+        large = not _are_small([self.before, pool_bytes(self.best)], requests(self.best), largest_axis(self.best))
+        return time.monotonic() - self.until > 2 * more or own > more or (own > 0 and not large)
 
-    def is_small(self, pool: Pool) -> bool:
-        few = requests(pool) <= 3 and largest_axis(pool) <= 16
-        return few or pool_bytes(pool) * 20 <= self.before
+    def has_time(self) -> bool:
+        return self.late() < 0
+
+    def late(self) -> float:
+        """Seconds of its own by which it is over its time."""
+        waited = _queued() - self.queued
+        return time.monotonic() - float(self.until) - waited
 
     def judge(self, number: int, pool: Pool) -> bool:
         """Whether a candidate differs in the way that is looked for."""
@@ -173,7 +235,9 @@ class ShrinkRun(UnitRun):
             return False
         if kind not in DEADLY and not self.seems(number, case, pool):
             return False
-        return self.briefly or self.in_full(number, case, pool, dead)
+        if self.briefly:
+            return True
+        return all(self.in_full(number, case, pool, dead) for _ in range(_UNSTEADY if self.unsteady else 1))
 
     def in_full(self, number: int, case: Case, pool: Pool, dead: list[Any] | None) -> bool:
         """Whether a run of the candidate alone finds it."""
@@ -185,9 +249,10 @@ class ShrinkRun(UnitRun):
             self.one(number, case, pool, self.choice["case"], dead)
         except DifftestError:
             raise
-        except Exception:  # a case file's own checks may expect what the candidate no longer holds
+        except Exception as error:  # a case file's own checks may expect what the candidate no longer holds
+            self.unjudged = f": {type(error).__name__}: {error}"[:200]
             return False
-        found = next((m for m in self.mismatches if m["kind"] == kind and self.same_leaf(m["leaf"])), None)
+        found = next((m for m in self.mismatches if m["kind"] == kind and m["place"] == self.task["place"]), None)
         if found is None:
             return False
         self.seen = found
@@ -204,7 +269,6 @@ class ShrinkRun(UnitRun):
         raised = [base.raised and base.raised[0], head.raised and head.raised[0]]
         if self.raised is None:
             self.raised = raised
-            self.rows = live is not None and not isinstance(live[1], tuple)
         if raised != self.raised:
             return False
         if not self.briefly:
@@ -219,7 +283,7 @@ class ShrinkRun(UnitRun):
         if self.checks is not None and case.contract:
             self.index = number
             found += self.checks.check(pool, (base_live, live))
-        return any(item.kind == self.task["kind"] and self.same_leaf(item.leaf) for item in found)
+        return any(item.kind == self.task["kind"] and item.place == self.task["place"] for item in found)
 
     def relates(self, pool: Pool) -> bool:
         """Whether the case file's relations can take the candidate, as they must when it is run by itself."""
@@ -237,14 +301,9 @@ class ShrinkRun(UnitRun):
         mode = self.options.get("exceptions", "message")
         return compare(base, head, undefined[BASE], undefined[HEAD], initial, mode, self.child.states.start)
 
-    def same_leaf(self, leaf: str) -> bool:
-        """Whether it is the leaf that is looked for, but for rows."""
-        key = general_leaf if self.rows else leaf_key  # what a list returns is not told apart by its position
-        return key(leaf) == key(self.task["leaf"])
-
     # -- what came of it ------------------------------------------------------------------------------------------
 
-    def opinion(self, pool: Pool, live: list[Live]) -> str:
+    def opinion(self, case: Case, pool: Pool, live: list[Live]) -> str:
         return ""  # an oracle may expect what a candidate no longer holds
 
     def read_journal(self) -> None:
@@ -253,13 +312,15 @@ class ShrinkRun(UnitRun):
             self.log.write_text(f"{time.monotonic() + self.task['seconds']!r}\n")
         self.queued = _queued()
         self.until, *self.journal = map(json.loads, self.log.read_text().splitlines())
+        self.until += sum(line["waited"] for line in self.journal if type(line) is dict and "waited" in line)
 
-    def report(self, pool: Pool, leaving: bool = True) -> None:
-        """Keep what was reached, and say so; `leaving`: that is all."""
-        kept = write_case(self.folder / "reduced.safetensors", self.target.name, self._named(pool), pool)
+    def record(self, pool: Pool) -> dict[str, Any]:
+        """Keep what was reached, and what is to be said of it."""
+        kept = write_case(self.place / "reduced.safetensors", self.target.name, self._named(pool), pool)
         before = self.original.build()
-        record = {
+        return {
             "reason": "",
+            "choice": self.place.name,
             "original": self.choice["case"],
             "case": kept.id,
             "bytes": [pool_bytes(before), pool_bytes(pool)],
@@ -269,9 +330,9 @@ class ShrinkRun(UnitRun):
             "seconds": round(self.task["seconds"] - self.until + time.monotonic() - _queued() + self.queued, 3),
             "mismatch": self.seen,
         }
-        self.send(record, leaving)
 
     def send(self, record: dict[str, Any], leaving: bool = True) -> None:
+        """Say what came of it; `leaving`: that is all."""
         self.child.channel.send({"reduced": self.unit["number"], "record": record})
         if leaving:
             self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
@@ -284,6 +345,19 @@ class ShrinkRun(UnitRun):
         label = f"reduced from {self.choice['case']}: {self.original.label}"
         named: Case = replace(self.original, label=label, axes={})
         return named
+
+
+def _is_small(record: dict[str, Any]) -> bool:
+    return not record["reason"] and _are_small(record["bytes"], record["requests"][1], record["largest_axis"][1])
+
+
+def _are_small(sizes: list[int], many: int, longest: int) -> bool:
+    """Whether the bytes are a twentieth of what they were, or the requests and the ids are few."""
+    return sizes[1] * 20 <= sizes[0] or (many <= 3 and longest <= 16)
+
+
+def _size(record: dict[str, Any]) -> int:
+    return int(record["bytes"][1]) if not record["reason"] else 0
 
 
 def _queued() -> float:

@@ -365,6 +365,9 @@ class _Loop:
             unit.explained |= message["parts"]
             if message["done"]:
                 self.complete(slot, unit)
+        elif "again" in message:  # the child ends itself, and the next one goes on
+            self.waiting.appendleft(self.running.pop(slot))
+            self.dispatch()
         elif "reduced" in message:
             self.units[message["reduced"]].reduced = message["record"]
         elif "stop" in message:
@@ -500,7 +503,7 @@ class _Loop:
         with contextlib.suppress(BlockingIOError, EOFError, ValueError, LookupError, TypeError):
             while True:
                 for message in channel.arrived():
-                    if not message.keys().isdisjoint(("result", "explained", "reduced", "fault", "stop")):
+                    if not message.keys().isdisjoint(("result", "explained", "reduced", "again", "fault", "stop")):
                         self.from_child(slot, message)
         channel.drain()
         began = self.supervisor.pids.pop(slot, None) is not None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from difftest.shrink.leaves import general_leaf, leaf_indices, leaf_key
+_STEP = re.compile(r"\[(\*|-?\d+)\]")
 
 GROUPS = 3
 """Groups of one target that are reduced."""
 
 
-CHOICES = 4
+CHOICES = 12
 """Cases of a group, of which the first that can be reduced is."""
 
 
@@ -25,13 +26,13 @@ def groups(mismatches: Iterable[Mapping[str, Any]], limit: int = GROUPS) -> list
     """
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for item in mismatches:
-        found.setdefault((item["kind"], leaf_key(item["leaf"])), []).append(item)
+        found.setdefault((item["kind"], item["place"]), []).append(item)
     ordered = sorted(found.values(), key=lambda items: (not items[0]["contract"], -len(items)))
     seen: set[tuple[str, str]] = set()
     first: list[list[Mapping[str, Any]]] = []
     later: list[list[Mapping[str, Any]]] = []
     for items in ordered:
-        rough = (items[0]["kind"], general_leaf(items[0]["leaf"]))
+        rough = (items[0]["kind"], _STEP.sub("[]", items[0]["place"]))
         by_case: dict[str, Mapping[str, Any]] = {}
         for item in items:
             by_case.setdefault(item["case"], item)
@@ -52,7 +53,7 @@ def whole_numbers(mismatch: Mapping[str, Any]) -> list[int]:
 
 
 def position(mismatch: Mapping[str, Any]) -> list[int]:
-    """Where inside its leaf a mismatch is, rows of lists included; last what may be a position in a tuple."""
-    inside = leaf_indices(mismatch["leaf"])
-    first = inside[:1] if mismatch["leaf"].startswith("return[") else []
-    return [*inside[len(first) :][::-1], *mismatch["index"], *first]
+    """Where inside its leaf a mismatch is, rows of lists included; last positions in a tuple."""
+    steps = list(zip(_STEP.findall(mismatch["leaf"]), _STEP.findall(mismatch["place"]), strict=True))
+    rows = [int(at) for at, general in steps if general == "*"]
+    return [*rows[::-1], *mismatch["index"], *(int(at) for at, general in steps if general != "*")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,6 @@ from difftest.call.values import case_id
 from difftest.record.decode import RecordedObject
 from difftest.shrink.sizes import FIRST, INNER, LATER, Cut, Ragged, Sizes
 from difftest.shrink.tree import (
-    Change,
     Path,
     edited,
     elements,
@@ -26,11 +26,14 @@ from difftest.shrink.tree import (
     pool_bytes,
     walk,
 )
-from difftest.shrink.values import ANYTHING, Common, common, normalised, pieces, simpler, with_zeros
+from difftest.shrink.values import ANYTHING, Common, common, filled_up, normalised, pieces, simpler, with_zeros
 from difftest.target import Made, Pool, Seeded
 
 _FEW = 16
 """Positions that are left of what is long when everything is cut at once."""
+
+_DRAWS = 8
+"""Halves of what is long that are drawn at random."""
 
 _LIKELY = 5
 """Requests that are tried as the only ones then."""
@@ -109,9 +112,14 @@ class Reducer:
 
     def _try(self, make: Callable[[], Pool]) -> bool:
         try:
-            candidate = self._mended(make())
+            made = make()
+            broken = self._broken(made)
+            candidates = [edited(made, {path: [way] for path in broken}) for way in (normalised, filled_up)]
         except _UNFIT:
             return False
+        return any(map(self._is_accepted, candidates if broken else [made]))
+
+    def _is_accepted(self, candidate: Pool) -> bool:
         identity = case_id("", candidate)
         if identity in self._refused:
             return False
@@ -123,15 +131,15 @@ class Reducer:
         self.steps.append(candidate)
         return True
 
-    def _mended(self, pool: Pool) -> Pool:
-        """Rows that were probabilities are so still."""
-        changes: dict[Path, list[Change]] = {}
+    def _broken(self, pool: Pool) -> list[Path]:
+        """Leaves whose rows were probabilities and do not add up to one any more."""
+        found = []
         for path, value in walk(pool):
             kept = self._common.get(general(path), ANYTHING)
             was = self.contract and kept.distribution and is_array(value) and elements(value)
             if was and not common([value]).distribution:
-                changes[path] = [normalised]
-        return edited(pool, changes) if changes else pool
+                found.append(path)
+        return found
 
     def _set(self, path: Path, value: Any) -> bool:
         return self._try(lambda: edited(self.pool, {path: [lambda _: value]}))
@@ -209,6 +217,8 @@ class Reducer:
         first += [list(range(half)), list(range(half, size))]
         for number, how in enumerate(variants):
             kept = self._first(start, size, first, how)
+            if kept is None and number == 0 and prefixes:
+                kept = self._sampled(start, size, how)
             if kept is None and number == 0:
                 kept = self._thinned(start, size, list(range(size)), how, max(1, size // 8))
             if kept is not None:
@@ -220,6 +230,20 @@ class Reducer:
             if keep and self._try(lambda keep=keep: start.cut(size, keep, how)):  # type: ignore[misc]
                 return keep
         return None
+
+    def _sampled(self, start: Sizes, size: int, how: Cut) -> list[int] | None:
+        """Keep half of what is long, drawn at random, again and again: what shows by how many values are rounded, say,
+        rests on no position. None when nothing could be left out."""
+        found = None
+        keep = list(range(size))
+        draw = random.Random(size)
+        while len(keep) > _FEW:
+            halves = [sorted(draw.sample(keep, len(keep) // 2)) for _ in range(_DRAWS)]
+            kept = self._first(start, size, halves, how)
+            if kept is None:
+                break
+            keep = found = kept
+        return found
 
     def _thinned(self, start: Sizes, size: int, keep: list[int], how: Cut, least: int) -> list[int] | None:
         """Leave out runs of positions, long ones first; None when nothing could be."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from difftest.shrink.tree import is_array, is_numbers, select
+from difftest.shrink.tree import is_array, is_numbers, plain, select
 from difftest.target import Seeded
 
 _SUM = 2e-2  # how far a row of bfloat16 probabilities may be from one
@@ -95,6 +95,17 @@ def normalised(value: Any) -> Any:
     first = np.zeros_like(value)
     first[..., 0] = 1
     return np.where(sums > 0, value / np.where(sums > 0, sums, 1), first).astype(value.dtype)
+
+
+def filled_up(value: Any) -> Any:
+    """The same rows made to add up to one by their smallest value alone, so that all others are what they were."""
+    array = value.to(torch.float64).numpy() if isinstance(value, torch.Tensor) else value.astype(np.float64)
+    at = array.argmin(-1)[..., None]
+    missing = 1 - array.sum(-1, keepdims=True) + np.take_along_axis(array, at, -1)
+    np.put_along_axis(array, at, np.maximum(missing, 0), -1)
+    if isinstance(value, torch.Tensor):
+        return select(value, 0, np.arange(len(value))).copy_(torch.from_numpy(array))
+    return array.astype(value.dtype)
 
 
 def simpler(value: Any, kept: Common) -> Iterator[Any]:
@@ -206,7 +217,7 @@ def _equal(one: Any, other: Any) -> bool:
 def _raw(value: Any) -> bytes:
     if isinstance(value, np.ndarray):
         return value.tobytes()
-    found: bytes = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    found: bytes = plain(value).reshape(-1).view(torch.uint8).numpy().tobytes()
     return found
 
 

@@ -61,6 +61,7 @@ def alike(pool, result, other_pool, other_result):
 TARGETS = (
     Target("user.turned", ("pack.scaled:twice",), cases, relations=(Relation("turned", turned, alike, every=20),)),
     Target("user.drawn", ("pack.scaled:scaled",), list, fuzz=drawn),
+    Target("user.twice", ("pack.scaled:twice",), cases),
     Target("user.scaled", ("pack.scaled:scaled",), cases, timeout=0.5),
     Target("user.reserved", ("pack.scaled:twice",), reserved),
     Target(
@@ -86,6 +87,30 @@ HEADS = {
     "crash": "    if len(values) > 1:\n        import ctypes; ctypes.string_at(0)\n",
     "hang": "    while len(values) > 1:\n        pass\n",
 }
+
+
+MEMORIES = """
+import torch
+
+CALLS = 0
+
+
+def scaled(values, scale):
+    global CALLS
+    CALLS += 1
+    return values * scale + ((torch.arange(len(values)) + CALLS) % 5 == 0)[:, None]
+
+
+def twice(values):
+    global CALLS
+    CALLS += 1
+    return values * 2 + (CALLS > 40 or len(values) > 5)
+"""
+"""`scaled` is another function at each call, and does what base does for some rows; `twice` becomes another one."""
+
+
+def reproduced(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, folder / "reproduce.py"], cwd="/", capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +178,7 @@ def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult
         jobs=1,
     )
     reserved, looked = api.run(request).targets
+    assert reproduced(Path(looked.reduced[0].path)).returncode == 1  # the oracle cannot be asked there
     (item,) = reserved.reduced
     command = f"difftest run --base {folder / 'base'} --head {tmp_path} --target user.reserved --case {item.original}"
     assert "reserves more memory than a file may hold; it is shown by: " + command in item.reason
@@ -179,6 +205,28 @@ def test_a_relation_is_checked_on_every_candidate(found: tuple[RunResult, Path],
     assert (record.requests, record.largest_axis) == ((40, 2), (50, 2))
     for item in target.reduced:  # what the relation cannot take is no smaller case
         assert read_case(Path(item.path) / "case.safetensors").pool()["scale"] > 0
+
+
+def test_a_case_lasts_in_another_process_and_against_chance(found: tuple[RunResult, Path], tmp_path: Path) -> None:
+    folder = found[1].parent
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "scaled.py").write_text(MEMORIES)
+    request = api.RunOptions(
+        base=str(folder / "base"),
+        heads=(str(tmp_path),),
+        targets=("user.scaled", "user.twice"),
+        cases_from=(folder / "cases.py",),
+        out=tmp_path / "out",
+        explain=False,
+        jobs=1,
+    )
+    targets = {target.name: target.reduced for target in api.run(request).targets}
+    (unsteady,) = targets["user.scaled"]
+    (grown,) = targets["user.twice"]
+    assert (unsteady.reason, unsteady.requests) == ("", (40, 5))  # of fewer, a call may agree
+    assert (grown.reason, grown.requests) == ("", (40, 6))  # of fewer, a first call agrees
+    assert [reproduced(Path(item.path)).returncode for item in (unsteady, grown)] == [1, 1]
 
 
 def test_a_case_that_a_fuzz_drew_is_reduced_from_its_bytes(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from difftest.shrink.groups import groups, position
-from difftest.shrink.leaves import leaf_key
 from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
 from difftest.shrink.tree import is_plain_tensor, largest_axis
 from difftest.target import Made, Pool, Seeded
@@ -153,28 +151,51 @@ def test_the_same_verdicts_lead_to_the_same_candidates() -> None:
     assert candidates() == candidates()
 
 
-@pytest.mark.parametrize(
-    ("leaf", "key"),
-    [
-        ("return[1][3]", "return[1][]"),
-        ("logits", "logits"),
-        ("x[2].y[0]", "x[].y[]"),
-        ("return['ids'][4]", "return['ids'][]"),
-    ],
-)
-def test_leaves_are_the_same_but_for_rows(leaf: str, key: str) -> None:
-    assert leaf_key(leaf) == key
+def test_probabilities_that_are_kept_stay_what_they_were() -> None:
+    """The rest of the row takes up what the ids that are left out had."""
+    row = torch.rand(1, 40, generator=torch.Generator().manual_seed(1))
+    row /= row.sum()
+    pool = {"probabilities": row, "draft": torch.tensor([21]), "uniform": row[:, 21].clone()}
+
+    def wrong(p: Pool) -> bool:
+        rows = p["probabilities"]
+        if any(value is None or not len(value) for value in p.values()):
+            return False
+        assert torch.allclose(rows.sum(-1), torch.ones(1)) and (rows >= 0).all()
+        return bool(rows[0, p["draft"]] == p["uniform"])
+
+    found = Reducer(pool, wrong, hint=(0,)).run()
+    assert largest_axis(found) <= 3
+
+
+def test_what_rests_on_no_position_is_halved_at_random() -> None:
+    values = np.random.default_rng(3).standard_normal((1, 179)).astype(np.float32)
+
+    def wrong(p: Pool) -> bool:
+        row = np.zeros(0, np.float32) if p["values"] is None else p["values"].reshape(-1)
+        return len(row) > 20 and bool(row.cumsum()[-1] != row[::-1].cumsum()[-1])
+
+    assert wrong({"values": values})
+    assert 20 < Reducer({"values": values}, wrong).run()["values"].size < 40
 
 
 def test_one_of_each_group_is_reduced_those_inside_the_contract_first() -> None:
-    def mismatch(leaf: str, kind: str = "value", contract: bool = True, index: tuple[int, ...] = ()) -> dict[str, Any]:
-        return {"leaf": leaf, "kind": kind, "contract": contract, "index": list(index), "case": f"of {leaf}"}
+    def mismatch(leaf: str, place: str = "", kind: str = "value", **more: Any) -> dict[str, Any]:
+        found = {"leaf": leaf, "place": place or leaf, "kind": kind, "contract": True, "index": []}
+        return {**found, "case": f"of {leaf}", **more}
 
-    rows = [mismatch(f"return[{i}]") for i in range(3)]
-    found = groups([*rows, mismatch("raised", "exception", False), mismatch("logits", index=(2, 7)), *rows])
-    assert [items[0]["leaf"] for items in found] == ["return[0]", "logits", "raised"]
-    assert [item["case"] for item in found[0]] == ["of return[0]"]
-    assert position(mismatch("return[1][5]", index=(2, 7))) == [5, 2, 7, 1]
+    rows = [mismatch(f"return[{i}]", "return[*]") for i in range(3)]
+    others = [mismatch("raised", kind="exception", contract=False), mismatch("logits", index=[2, 7])]
+    found = groups([*rows, *others, *rows])
+    assert [[item["leaf"] for item in items] for items in found] == [
+        ["return[0]", "return[1]", "return[2]"],
+        ["logits"],
+        ["raised"],
+    ]
+    parts = [mismatch("return[1]"), mismatch("return[0]"), mismatch("logits")]
+    assert [items[0]["leaf"] for items in groups(parts)] == ["return[1]", "logits", "return[0]"]
+    assert position(mismatch("return[1][5]", "return[1][*]", index=[2, 7])) == [5, 2, 7, 1]
+    assert position(mismatch("return[3][5]", "return[*][*]")) == [5, 3]
 
 
 def test_rows_that_are_the_positions_of_a_batch_follow_it() -> None:
