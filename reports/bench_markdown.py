@@ -38,7 +38,7 @@ COLUMNS = (
     "shape",
     "base µs (min · median · p95)",
     "head µs (min · median · p95)",
-    "change (95 % interval)",
+    "head is (95 % interval)",
     "verdict",
     "base/base",
     "spread",

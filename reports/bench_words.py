@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from difftest.timing.result import BenchResult, GridResult, ShapeResult, Untimed
+from difftest.timing.result import BenchResult, GridResult, ShapeResult, Untimed, speed_words
 from difftest.timing.statistics import FEWEST_LAYOUTS, SpeedVerdict
 
 from .words import plain, plural
@@ -24,11 +24,13 @@ def times_words(shape: ShapeResult, arm: str) -> str:
 
 
 def change_words(shape: ShapeResult) -> str:
-    """The change and its interval: `+5.1 % (+4.6 to +5.7)`; of too few loadings for one, only how many there are."""
+    """The change of head's time and its interval: `slower by 5.1 % (+4.6 to +5.7)`; of too few loadings for one, only
+    how many there are."""
+    change = speed_words(shape.delta_percent)
     if len(shape.layouts) < FEWEST_LAYOUTS:
-        return f"{shape.delta_percent:+.1f} % ({plural(len(shape.layouts), 'loading')})"
+        return f"{change} ({plural(len(shape.layouts), 'loading')})"
     low, high = shape.interval
-    return f"{shape.delta_percent:+.1f} % ({low:+.1f} to {high:+.1f})"
+    return f"{change} ({low:+.1f} to {high:+.1f})"
 
 
 def floor_words(shape: ShapeResult) -> str:
@@ -92,7 +94,10 @@ def bench_sentence(result: BenchResult) -> str:
         said = _counts(result.shapes)
     if len(result.grids) == 1:
         grid = result.grids[0]
-        said += f", median {grid.median_percent:+.1f} %, worst {grid.worst_percent:+.1f} % ({plain(grid.worst_shape)})"
+        worst = next(s for s in shapes_of(result, grid) if s.shape == grid.worst_shape)
+        times = f"base {microseconds(worst.base.median)} µs, head {microseconds(worst.head_times.median)} µs"
+        said += f", median {speed_words(grid.median_percent)}, worst {speed_words(grid.worst_percent)}"
+        said += f" ({plain(grid.worst_shape)}: {times})"
     parts = [said, *filter(None, [gate_words(result)])]
     if result.missed:
         parts.append(f"{len(result.missed)} not timed")

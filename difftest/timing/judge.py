@@ -11,7 +11,7 @@ import numpy as np
 from . import statistics
 from .blocks import Conditions, Pair
 from .growth import by_axis, crossing_words, fit, growth_words
-from .result import ArmTimes, GridResult, Layout, ShapeResult, TimedPair
+from .result import ArmTimes, GridResult, Layout, ShapeResult, TimedPair, speed_words
 from .statistics import Decision, Estimate, Rule, SpeedVerdict
 
 GROWTH_AXES = ("batch", "vocabulary")
@@ -213,7 +213,8 @@ def _grid_words(grid: GridResult) -> str:
         for verdict, count in grid.verdicts.items()
         if count
     ]
-    words = f"{', '.join(counts)} {of}; median {grid.median_percent:+.1f} %, worst {grid.worst_percent:+.1f} %"
+    median, worst = speed_words(grid.median_percent), speed_words(grid.worst_percent)
+    words = f"{', '.join(counts)} {of}; median {median}, worst {worst}"
     slower = grid.verdicts[SpeedVerdict.SLOWER]
     if grid.shapes == 1 or not slower:
         return f"{words}; none regresses" if not slower and not grid.verdicts[SpeedVerdict.INCONCLUSIVE] else words

@@ -19,6 +19,12 @@ GATE_FAILED = 4
 NOTHING_MEASURED = 3
 
 
+def speed_words(percent: float) -> str:
+    """The change of head's time in words: `faster by 64.6 %`, `slower by 2.0 %`, `as fast`."""
+    shown = f"{abs(percent):.1f} %"
+    return "as fast" if shown == "0.0 %" else f"{'faster' if percent < 0 else 'slower'} by {shown}"
+
+
 @dataclass(frozen=True)
 class TimedPair:
     """A block of base beside a block of head.

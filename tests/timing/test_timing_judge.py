@@ -100,7 +100,7 @@ def test_a_machine_that_interrupts_most_of_it_is_said() -> None:
 def test_a_grid_says_the_whole_in_words() -> None:
     first, second = bench_results.grid().grids
     assert first.verdicts == {"faster": 6, "slower": 2, "no-change": 0, "inconclusive": 0}
-    assert first.words.startswith("6 faster, 2 slower of 8; median -")
+    assert first.words.startswith("6 faster, 2 slower of 8; median faster by ")
     assert first.median_percent == pytest.approx(-30, abs=1)
     assert "2 of 2 slower hold after correction for 8 shapes" in first.words
     assert first.crossing[0] == "better from batch 4 on, worse up to 1"

@@ -35,6 +35,13 @@ def test_the_terminal_keeps_to_the_width_and_ends_with_the_sentence(width: int) 
     assert [line for line in lines[:-1] if len(line) > width] == []
 
 
+def test_the_sentence_says_the_change_in_words_with_both_medians() -> None:
+    slower = shape(1, 10.0, 0.2)
+    said = bench_sentence(bench([slower, shape(4, 10.0, -0.3)]))
+    times = f"base {microseconds(slower.base.median)} µs, head {microseconds(slower.head_times.median)} µs"
+    assert f", worst slower by {slower.delta_percent:.1f} % ({slower.shape}: {times})" in said
+
+
 def test_every_shape_has_its_verdict_its_interval_and_its_spread() -> None:
     text = shown(GRID, 200)
     for found in GRID.shapes:
