@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from difftest.errors import UsageError
-from difftest.result import Kind, RunResult
+from difftest.result import UNUSED_ENTRY, Kind, RunResult
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,46 @@ def load(path: Path) -> tuple[Expectation, ...]:
     Raises:
         UsageError: it cannot be read, is not TOML, or an entry is malformed; the line names the entry.
     """
+    return _parse(read(path, "--expect"), f"--expect {path}")
+
+
+def read(path: Path, option: str) -> str:
+    """The text of a manifest.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--expect {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(f"{option} {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def check_draft(path: Path) -> str:
+    """What `--write-expect` finds at its path, before the run; empty when there is no such file.
+
+    Raises:
+        UsageError: there is something else than a manifest.
+    """
+    if not path.exists():
+        return ""
+    text = read(path, "--write-expect")
+    _parse(text, f"--write-expect {path}", drafts=True)
+    return text
+
+
+def _parse(text: str, where: str, drafts: bool = False) -> tuple[Expectation, ...]:
+    try:
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"--expect {path} is not TOML: {error}") from None
+        raise UsageError(f"{where} is not TOML: {error}") from None
     unknown = [name for name in data if name != "expect"]
     if unknown or not isinstance(data.get("expect", []), list):
-        raise UsageError(f"--expect {path}: only [[expect]] entries are allowed, not {', '.join(unknown) or 'a table'}")
-    return tuple(_entry(item, f"--expect {path}, entry {n}") for n, item in enumerate(data.get("expect", []), 1))
+        raise UsageError(f"{where}: only [[expect]] entries are allowed, not {', '.join(unknown) or 'a table'}")
+    return tuple(_entry(item, f"{where}, entry {n}", drafts) for n, item in enumerate(data.get("expect", []), 1))
 
 
-def _entry(item: Any, where: str) -> Expectation:
+def _entry(item: Any, where: str, drafts: bool) -> Expectation:
     if not isinstance(item, dict):
         raise UsageError(f"{where} is not a table")
     kinds = item.get("kind", [])
@@ -107,10 +134,10 @@ def _entry(item: Any, where: str) -> Expectation:
             raise UsageError(f"{where}: unknown field {name}; fields: kind, {', '.join(_FIELDS)}")
         if name in _FIELDS and type(value) is not _FIELDS[name]:
             raise UsageError(f"{where}: {name} must be a {_FIELDS[name].__name__}, not {value!r}")
-    for name in ("target", "reason"):
+    for name in ("target",) if drafts else ("target", "reason"):
         if not item.get(name, "").strip():
             raise UsageError(f"{where} has no {name}")
-    return Expectation(**{**item, "kind": tuple(kinds)})
+    return Expectation(**{"reason": "", **item, "kind": tuple(kinds)})
 
 
 def unused(entries: Sequence[Expectation], used: set[int], executed: Sequence[str]) -> list[Expectation]:
@@ -122,20 +149,81 @@ def unused(entries: Sequence[Expectation], used: set[int], executed: Sequence[st
     ]
 
 
-def draft(result: RunResult) -> str:
-    """A manifest that expects what a run found, to be narrowed and given reasons by its author."""
-    lines = ["# Drafted from a run. Say why in each reason, narrow `case`, and delete what is not meant."]
-    for entry in drafted(result):
-        lines += [
-            "",
-            "[[expect]]",
-            f"target = {_quoted(entry.target)}",
-            f"leaf = {_quoted(entry.place)}",
-            f"kind = {_quoted(entry.kind)}",
-            *([f"contract = {str(entry.contract).lower()}"] if entry.contract is not None else []),
-            f'reason = ""  # {entry.said}',
-        ]
-    return "\n".join(lines) + "\n"
+class Draft(NamedTuple):
+    """A manifest to be written.
+
+    Attributes:
+        text: the whole file: what it held, untouched, and the new entries.
+        added: how many entries are new.
+        kept: how many there were.
+        stale: those of them that match nothing of what this run shows, though a target that they cover was run.
+    """
+
+    text: str
+    added: int
+    kept: int
+    stale: tuple[str, ...]
+
+
+def draft(result: RunResult, before: str = "", where: str = "the manifest") -> Draft:
+    """A manifest that expects what a run found, to be narrowed and given reasons by its author.
+
+    Args:
+        before: the manifest as it is; nothing of it is changed, and what it covers is not drafted again.
+        where: its name, for errors.
+
+    Raises:
+        UsageError: `before` is no manifest. Entries without a reason are fine: a draft has them.
+    """
+    entries = _parse(before, where, drafts=True)
+    found = drafted(result)
+    touching = {number for number, entry in enumerate(entries) for item in found if _touches(entry, item)}
+    new = [item for item in found if not any(_covers(entry, item) for entry in entries)]
+    parts = [before.rstrip("\n")] if before.strip() else []
+    if not entries:
+        parts += ["# Drafted from a run. Say why in each reason, narrow `case`, and delete what is not meant."]
+    parts += ["\n".join(_lines(item)) for item in new]
+    # What a run with --expect has matched is not among what it found different.
+    said = {note.partition(": ")[2] for note in result.notes if note.startswith(UNUSED_ENTRY)}
+    executed = [target.name for target in result.targets if target.cases.executed]
+    expected = any(target.cases.expected for target in result.targets)
+    stale = [
+        entry
+        for entry in unused(entries, touching, executed)
+        if not expected or any(text.startswith(f"{entry.words()} (") for text in said)
+    ]
+    return Draft("\n\n".join(parts) + "\n", len(new), len(entries), tuple(entry.words() for entry in stale))
+
+
+def _lines(item: Drafted) -> list[str]:
+    return [
+        "[[expect]]",
+        f"target = {_quoted(item.target)}",
+        f"leaf = {_quoted(item.place)}",
+        f"kind = {_quoted(item.kind)}",
+        *([f"contract = {str(item.contract).lower()}"] if item.contract is not None else []),
+        f'reason = ""  # {item.said}',
+    ]
+
+
+def _touches(entry: Expectation, item: Drafted) -> bool:
+    """Whether an entry may expect some of what a drafted one would."""
+    return (
+        entry.covers_target(item.target)
+        and (not entry.kind or item.kind in entry.kind)
+        and _glob(item.place, entry.leaf)
+        and (entry.contract is None or item.contract is None or entry.contract is item.contract)
+    )
+
+
+def _covers(entry: Expectation, item: Drafted) -> bool:
+    """Whether an entry expects all that a drafted one would, as far as the mismatches shown tell."""
+    return (
+        _touches(entry, item)
+        and (entry.contract is None or entry.contract is item.contract)
+        and (entry.case == "*" or bool(item.cases))
+        and all(_glob(label, entry.case) or identity == entry.case for label, identity in item.cases)
+    )
 
 
 class Drafted(NamedTuple):
@@ -144,6 +232,7 @@ class Drafted(NamedTuple):
     Attributes:
         contract: whether all its cases are inside the contract, or all outside; None when some are.
         said: in which cases it was found, in words.
+        cases: label and id of those that are shown.
     """
 
     target: str
@@ -151,12 +240,14 @@ class Drafted(NamedTuple):
     kind: str
     contract: bool | None
     said: str
+    cases: tuple[tuple[str, str], ...] = ()
 
 
 def drafted(result: RunResult) -> list[Drafted]:
     """What a draft expects; of each target what the most cases have comes first."""
     words: dict[tuple[str, str, str], list[str]] = {}
     sides: dict[tuple[str, str, str], set[bool]] = {}
+    cases: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for target in result.targets:
         for group in target.groups:
             where = f" with {group.condition}" if group.condition else ""
@@ -170,8 +261,14 @@ def drafted(result: RunResult) -> list[Drafted]:
             key = (target.name, item.place or item.leaf, item.kind)
             words.setdefault(key, [])
             sides.setdefault(key, set()).add(item.contract)
+            cases.setdefault(key, []).append((item.label, item.case))
     return [
-        Drafted(*key, next(iter(sides[key])) if len(sides[key]) == 1 else None, " ".join("; ".join(said).split()))
+        Drafted(
+            *key,
+            contract=next(iter(sides[key])) if len(sides[key]) == 1 else None,
+            said=" ".join("; ".join(said).split()),
+            cases=tuple(cases.get(key, ())),
+        )
         for key, said in words.items()
     ]
 

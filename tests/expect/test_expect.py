@@ -12,6 +12,7 @@ from difftest import api
 from difftest.demo import make_repository
 from difftest.errors import UsageError
 from difftest.expect import Expectation, draft, load
+from difftest.reports.sentence import sentence
 from difftest.result import Identity, Mismatch, RunResult, TargetResult
 
 
@@ -57,6 +58,7 @@ def test_an_entry_that_matches_nothing_fails(options: api.RunOptions, tmp_path: 
     result = api.run(replace(options, expect=manifest(tmp_path, text)))
     assert (result.verdict, result.exit_code) == ("unmeasured", 3)
     assert "one draw fewer" in result.notes[0]
+    assert "; 1 entry of the expect file matched nothing;" in sentence(result)
 
 
 def test_an_entry_for_a_target_that_was_not_asked_for_is_no_fault(options: api.RunOptions, tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_an_entry_is_good_until_head_contains_its_expiry(options: api.RunOptions
 
 
 def test_a_drafted_manifest_names_what_was_found(options: api.RunOptions, tmp_path: Path) -> None:
-    text = draft(api.run(options))
+    text = draft(api.run(options)).text
     assert 'target = "v1.parse_output"' in text
     with pytest.raises(UsageError, match="has no reason"):
         load(manifest(tmp_path, text))
@@ -89,10 +91,26 @@ def test_what_was_drafted_and_given_reasons_covers_the_run_it_came_from(
 ) -> None:
     found = api.run(options)
     assert found.targets[0].outside_contract == found.targets[0].cases.different
-    text = draft(found).replace('reason = ""', 'reason = "meant"')
+    text = draft(found).text.replace('reason = ""', 'reason = "meant"')
     assert api.run(replace(options, expect=manifest(tmp_path, text))).verdict == "expected"
     # All that differs is outside the contract, so nothing inside it is expected.
     assert {entry.contract for entry in load(manifest(tmp_path, text))} == {False}
+
+
+def test_a_manifest_keeps_every_word_when_it_is_drafted_again(options: api.RunOptions, tmp_path: Path) -> None:
+    found = api.run(options)
+    fresh = draft(found)
+    assert fresh.added > 1 and not fresh.kept
+    first, *others = fresh.text.split("\n\n[[expect]]")[1:]
+    stale = '\n[[expect]]\ntarget = "v1.parse_output"\nleaf = "rng*"\nreason = "one draw fewer"\n'
+    narrowed = first.replace('reason = ""', 'case = "*beyond the vocabulary*"\nreason = "meant, see the design"')
+    before = "# Ours.\n[[expect]]" + narrowed + "\n" + stale
+    again = draft(found, before)
+    assert again.text.startswith(before)
+    assert (again.added, again.kept) == (len(others), 2)
+    assert again.stale == ("v1.parse_output, leaf rng*",)
+    assert draft(found, again.text).added == 0
+    assert draft(found, again.text).text == again.text
 
 
 def test_a_drafted_manifest_is_toml_whatever_a_place_is_called(tmp_path: Path) -> None:
@@ -100,7 +118,7 @@ def test_a_drafted_manifest_is_toml_whatever_a_place_is_called(tmp_path: Path) -
     mismatch = Mismatch("c", "value", place, (), "1", "2", 1, True)
     target = TargetResult("user.t", "h", {}, "different", mismatches=(mismatch,))
     identity = Identity("b", "git", "b")
-    text = draft(RunResult("different", identity, (identity,), {}, (target,), {})).replace('= ""', '= "meant"')
+    text = draft(RunResult("different", identity, (identity,), {}, (target,), {})).text.replace('= ""', '= "meant"')
     assert [entry.leaf for entry in load(manifest(tmp_path, text))] == [place]
 
 
