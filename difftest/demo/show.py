@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -13,8 +14,6 @@ from rich.markup import escape
 from difftest import api
 from difftest.demo import BASE, HEADS, Head, make_repository
 from difftest.result import RunResult
-
-_SYMBOLS = tuple(dict.fromkeys(symbol for head in HEADS for symbol in (*head.symbols, *head.triton)))
 
 
 def demo(console: Console, keep: Path | None = None) -> int:
@@ -43,11 +42,20 @@ def demo(console: Console, keep: Path | None = None) -> int:
             "Triton is not installed: the targets that launch Triton kernels were not executed.", markup=False
         )
     console.print("Each of the four got the verdict that it should.", markup=False)
+    if keep is not None:
+        branches = ", ".join(head.branch for head in HEADS)
+        console.print(
+            f"{keep} is a git repository with the branches {BASE}, {branches}. For example:\n"
+            f"  difftest run --repo {shlex.quote(str(keep))} --base {BASE} --head {HEADS[1].branch}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     return 0
 
 
 def _show(head: Head, folder: Path, console: Console) -> bool:
-    options = api.RunOptions(base=BASE, heads=(head.branch,), repo=folder, targets=_SYMBOLS)
+    options = api.RunOptions(base=BASE, heads=(head.branch,), repo=folder)
     result = api.run(options)
     right = (result.verdict, result.exit_code) == (head.verdict, head.exit_code)
     console.print(f"[bold]{escape(head.branch)}[/]: {escape(head.description)}")
