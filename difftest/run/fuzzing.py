@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import Phase, find, settings
 from hypothesis.database import InMemoryExampleDatabase
-from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
+from hypothesis.errors import Flaky, HypothesisException, NoSuchExample, Unsatisfiable
 from hypothesis.internal.conjecture import providers
 
 from difftest.call.outcome import NotCalled, Outcome
@@ -163,7 +163,14 @@ class FuzzRun(UnitRun):
 
     def condition(self, case: Case) -> bool:
         """Whether a drawn case is what is sought: a difference of a new kind, or the one that is being made small."""
-        pool = case.build()
+        try:
+            pool = case.build()
+        except (MemoryError, HypothesisException):
+            raise
+        except Exception as error:
+            if self.seeking is None:
+                self.not_built(case, error)
+            return False
         number, self.number = self.number, self.number + 1
         if (until := self.unit["until"]) is not None and number >= until:
             raise _Enough

@@ -150,8 +150,15 @@ class UnitRun:
             if self.options.get("contract") == ("outside" if case.contract else "inside"):
                 self.counts["left_out"] += 1
                 continue
-            pool = case.build()
-            identity = case_id(self.target.name, pool)
+            try:
+                pool = case.build()
+                identity = case_id(self.target.name, pool)
+            except MemoryError:
+                raise
+            except Exception as error:
+                if not wanted:
+                    self.not_built(case, error)
+                continue
             if wanted and not identity.startswith(wanted):
                 continue
             before = self.counts.copy()
@@ -170,13 +177,26 @@ class UnitRun:
                 self.flush(index + 1)
                 rested = time.monotonic() + _REST * (time.monotonic() - now)
             if self.options.get("examples") and done >= self.options["examples"]:
+                self.counts["beyond_examples"] += self.left_behind(cases, index, until)
                 break
             if budget and time.monotonic() - began > budget:
-                self.counts["cut"] += 1
+                self.counts["cut"] += max(1, self.left_behind(cases, index, until))
                 break
         self.second_look()
         if not self.spoiled(self.replaced()):
             self.flush(None)
+
+    def left_behind(self, cases: list[Case], index: int, until: int | None) -> int:
+        """How many cases of this share come after `index`, of those that were asked for."""
+        share, total = self.unit["share"]
+        other = {"inside": False, "outside": True}.get(self.options.get("contract", "all"))
+        later = range(index + 1, len(cases) if until is None else until)
+        return sum(share_of(n, total) == share and cases[n].contract is not other for n in later)
+
+    def not_built(self, case: Case, error: Exception) -> None:
+        """A case file failed to make one of its cases; the others go on."""
+        text = f"{type(error).__name__}: {error}"[:200]
+        self.not_measured(f"the case {case.label!r} cannot be built: {text}")
 
     def second_look(self) -> None:
         """Run a sample of the identical cases again, after all others."""
