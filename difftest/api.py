@@ -31,6 +31,8 @@ from difftest.record import cases as recordings
 from difftest.record.casefile import SUFFIX, read_case
 from difftest.result import (
     MISMATCHES_SHOWN,
+    NOT_EXECUTED,
+    UNUSED_ENTRY,
     CaseCounts,
     RunResult,
     TargetResult,
@@ -198,6 +200,8 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         if options.out is not None:
             _reduce(state, supervisor)
         results = tuple(state.results[i] for i in range(len(state.planned)))
+        if options.case:
+            _refuse_unknown_case(options, results)
         if options.case and not explicit:
             results = _of_one_case(options, results)
         compared = sum(r.cases.executed or (r.code == "same") for r in results)
@@ -286,7 +290,7 @@ def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
     """What the manifest says that is not so: entries that matched nothing."""
     executed = [r.name for r in results if r.cases.executed]
     return tuple(
-        f"the manifest expects a difference that was not found: {entry.words()} ({entry.reason}); remove the entry"
+        f"{UNUSED_ENTRY}: {entry.words()} ({entry.reason}); remove the entry"
         for entry in unused(state.expected, state.expected_used, executed)
     )
 
@@ -294,6 +298,8 @@ def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
 def _check(options: RunOptions) -> None:
     if not options.heads:
         raise UsageError("no head to compare with; give --head TREE")
+    if twice := [head for head in options.heads if options.heads.count(head) > 1]:
+        raise UsageError(f"--head {twice[0]} was given twice; give it once")
     unknown = [kind for kind in options.cases if kind not in CASE_KINDS]
     if unknown:
         raise UsageError(f"--cases {unknown[0]} is not a kind of case; kinds: {', '.join(CASE_KINDS)}")
@@ -454,9 +460,15 @@ def _in_order(mismatches: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _mode(item: Planned, device: str) -> str:
-    if not item.outline.triton:
+    if not item.outline.triton or (item.outline.recorded and not _reaches_triton(item)):
         return "eager"
     return "triton-compiled" if device == "cuda" else "triton-interpreter"
+
+
+def _reaches_triton(item: Planned) -> bool:
+    """Whether either arm's code names Triton; of recorded calls nobody else says so."""
+    closures = [bound.closure for bound in (item.base, item.head) if bound.closure is not None]
+    return any("triton" in name for closure in closures for name in {*closure.standins, *closure.external})
 
 
 def _closures(item: Planned) -> dict[str, dict[str, Any]]:
@@ -500,7 +512,7 @@ def _unexecuted(state: _Run, item: Planned) -> TargetResult:
         reason=item.reason,
         code=item.code if item.code != "refused" else "changed",
         standins=item.standins,
-        mode="not executed",
+        mode=NOT_EXECUTED,
         notes=tuple(item.notes),
         closure=_closures(item),
     )
@@ -547,8 +559,13 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     if counts["left_out"]:
         cases = "1 case was" if counts["left_out"] == 1 else f"{counts['left_out']} cases were"
         notes.append(f"{cases} left out: only those {options.contract} the contract were run")
+    if counts["beyond_examples"]:
+        left = counts["beyond_examples"]
+        grid = f"{left} further {'case' if left == 1 else 'cases'} of the grid"
+        notes.append(f"--examples {options.examples}: {grid} left out")
     if counts["cut"] and not all(u.fuzz for u in units):
-        notes.append("the time budget ended before all cases were run")
+        left = counts["cut"]
+        notes.append(f"the time budget ended before {left} further {'case was' if left == 1 else 'cases were'} run")
     if counts["no_strategy"] and verdict is not Verdict.UNMEASURED:
         notes.append("not fuzzed: its cases are not made from axes, and it has no `fuzz` strategy")
     return TargetResult(
@@ -642,6 +659,20 @@ def _partly(counts: Counter[str], unmeasured: Counter[str]) -> tuple[Verdict, st
         total = sum(counts[name] for name in ("identical", "expected", "unmeasured"))  # those not begun included
         return Verdict.UNMEASURED, f"{counts['unmeasured']} of {total} cases: {_reason(unmeasured)}"
     return Verdict.IDENTICAL, ""
+
+
+def _refuse_unknown_case(options: RunOptions, results: Sequence[TargetResult]) -> None:
+    """Raise when each target whose cases were made lacks the one that was asked for."""
+    looked = [r for r in results if r.mode != NOT_EXECUTED]
+    if not looked or any(r.reason != _no_cases(options, Counter()) for r in looked):
+        return
+    names = ", ".join(r.name for r in looked[:3]) + (f" and {len(looked) - 3} more" if len(looked) > 3 else "")
+    same = sum(r.code == "same" for r in results if r.mode == NOT_EXECUTED)
+    where = f"; {same} with the same code {'was' if same == 1 else 'were'} not looked at, --all does" if same else ""
+    raise NothingCompared(
+        f"--case {options.case}: no such case of {names}{where}; take an id from a report, of the grid's cases, or the "
+        f"file of a case that was kept with --out"
+    )
 
 
 def _of_one_case(options: RunOptions, results: tuple[TargetResult, ...]) -> tuple[TargetResult, ...]:

@@ -40,7 +40,9 @@ def cli() -> None:
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
-@click.option("--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest.")
+@click.option(
+    "--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest, or add to it."
+)
 @click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
 @click.option(
     "--cases-from",
@@ -85,10 +87,11 @@ def run(
     from rich.console import Console
 
     from difftest import api
-    from difftest.expect import draft, drafted
+    from difftest.expect import check_draft, draft
     from difftest.output import Formats, Progress, show, stdout, write_text
 
     outputs = Formats.parse(formats)
+    before = "" if write_expect is None else check_draft(write_expect)
     base = options.pop("base")
     if base is None:
         heads = heads or ("HEAD",)
@@ -107,10 +110,13 @@ def run(
     show(result, stdout())
     outputs.write(result)
     if write_expect is not None:
-        write_text(write_expect, draft(result))
-        count = len(drafted(result))
-        entries = f"{count} {'entry' if count == 1 else 'entries'}"
-        click.echo(f"draft of {entries} written to {write_expect}; give each its reason", err=True)
+        made = draft(result, before, f"--write-expect {write_expect}")
+        write_text(write_expect, made.text)
+        entries = f"{made.added} new {'entry' if made.added == 1 else 'entries'}"
+        kept = f", after the {made.kept} that it had" if made.kept else ""
+        click.echo(f"draft of {entries} written to {write_expect}{kept}; give each its reason", err=True)
+        for words in made.stale:
+            click.echo(f"the entry {words} matches nothing that this run shows; remove it if so", err=True)
     return result.exit_code
 
 
@@ -260,7 +266,7 @@ def targets(formats: tuple[str, ...], **options: Any) -> int:
     if options["head"] and not options["base"]:
         raise click.UsageError("--head needs --base.")
     path = json_path(formats)
-    show_survey(survey(**options), stdout(), path)
+    show_survey(survey(**options), stdout(), path, asked=bool(options["targets"]))
     return 0
 
 
@@ -326,7 +332,10 @@ def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any)
 @click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 def bisect(good: str, bad: str, **options: Any) -> int:
-    """Find the first commit at which a case's outcome changes. Exit code 1 when there is one."""
+    """Find the first commit at which a case's outcome changes.
+
+    Exit codes: 1 such a commit was found, 2 usage or tool error, 3 there is none, or it cannot be told.
+    """
 
     from difftest import api
     from difftest.bisect import bisect as bisected

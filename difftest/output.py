@@ -30,7 +30,8 @@ UNWRAPPED = 100_000
 """Columns of what is no terminal."""
 
 ABSENT_EXPLAINED = 10
-"""Targets that the trees do not have, up to which `difftest targets` says of each which symbols were looked for."""
+"""Targets that the trees do not have, up to which `difftest targets` says of each which symbols were looked for; more
+are counted, and named when targets were asked for."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,12 @@ def json_path(formats: Sequence[str]) -> Path | None:
     return Formats.parse(formats).items[0][1]
 
 
-def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | None) -> None:
-    """The catalog as a table: with trees, lines and stand-ins of each target, and what changed in it."""
+def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | None, asked: bool = False) -> None:
+    """The catalog as a table: with trees, lines and stand-ins of each target, and what changed in it.
+
+    Args:
+        asked: whether the targets were named, which names those that the trees do not have, too.
+    """
     if path is not None:
         write_atomic(path, json.dumps([item.to_json() for item in found], indent=1).encode() + b"\n")
     rows = [("target", "code", "lines", "stand-ins", "symbol or reason")]
@@ -120,8 +125,10 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
         # The last column is never broken: a symbol that a person copies, or greps for, is in one piece.
         cells = [row[n].ljust(widths[n]) for n in used]
         console.print(Text("  ".join([*cells, row[4]]), style="bold" if row is rows[0] else ""), soft_wrap=True)
-    if absent:
+    if absent and asked:
         console.print(Text(f"\nabsent: {', '.join(item.name for item in absent)}"))
+    elif absent:
+        console.print(Text(f"\nabsent: {len(absent)} targets of the catalog; --target '*' names them"))
     changed = {name for item in found for name in item.changed}
     if changed:
         console.print(f"\nchanged, added (+) or removed (-) in these closures: {len(changed)}")

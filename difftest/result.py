@@ -338,6 +338,12 @@ class TargetResult:
     seconds: float = 0.0
 
 
+NOT_EXECUTED = "not executed"
+"""The mode of a target that was not run."""
+
+UNUSED_ENTRY = "the manifest expects a difference that was not found"
+"""How a run's note on an entry that matched nothing begins."""
+
 MISMATCHES_SHOWN = 20
 GROUPS_SHOWN = 12
 GROUP_LINES = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from difftest.result import CaseCounts, Identity, RunResult, TargetResult, Verdict
+from difftest.result import UNUSED_ENTRY, CaseCounts, Identity, RunResult, TargetResult, Verdict
 
 from .words import (
     INTERPRETER,
@@ -43,7 +43,15 @@ def sentence(result: RunResult) -> str:
     mark = "\0"
     before, found, after = said.partition(mark)
     said = before + f" ({compared})" * bool(found) + after.replace(mark, "")
-    return f"difftest: {result.verdict}. {said}; {_where(result.base, result.heads)}{_how(result)}."
+    return f"difftest: {result.verdict}. {said}{_unused(result)}; {_where(result.base, result.heads)}{_how(result)}."
+
+
+def _unused(result: RunResult) -> str:
+    """Entries of the expect file that matched nothing, which fail a run that is all right but for them."""
+    count = sum(note.startswith(UNUSED_ENTRY) for note in result.notes)
+    if not count:
+        return ""
+    return f"; {count} {'entry' if count == 1 else 'entries'} of the expect file matched nothing"
 
 
 def _compared(result: RunResult) -> str:

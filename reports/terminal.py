@@ -54,6 +54,7 @@ from .words import (
     seconds_words,
     symbol_words,
     time_words,
+    total,
 )
 
 STYLES = {
@@ -267,7 +268,7 @@ class _Rate(ProgressColumn):
 class Progress:
     """Progress of a run: a bar per target that runs, with rate and time left, and one for the whole run.
 
-    When the console is no terminal, one plain line per finished target instead. Use it as a context manager.
+    When the console is no terminal, one plain line per target that ran instead. Use it as a context manager.
 
     Args:
         console: where it is shown; best the one of stderr, so that the report on stdout stays clean.
@@ -313,6 +314,10 @@ class Progress:
     def finish(self, result: TargetResult) -> None:
         """A target has its result."""
         self._drop(result.name)
+        if not total(result.cases):  # no case of it was run; the report says why
+            self._total -= 1
+            self._bars.update(self._all, total=self._total)
+            return
         self._finished += 1
         self._bars.update(self._all, completed=self._finished)
         if not self._console.is_terminal:

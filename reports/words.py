@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from difftest.result import NOT_EXECUTED as NOT_EXECUTED
 from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Verdict
 
 _NOT_MEASURED = re.compile(r"(\d+) cases? not measured: (.*)", re.DOTALL)
 INTERPRETER = "triton-interpreter"
-NOT_EXECUTED = "not executed"
 INTERPRETER_LIMIT = "says nothing about races or GPU numerics"
 ORDER = (Verdict.DIFFERENT, Verdict.UNMEASURED, Verdict.EXPECTED, Verdict.IDENTICAL)
 """Verdicts, the one that needs a reader most first."""
@@ -296,8 +296,10 @@ def relation_lines(result: RunResult) -> list[str]:
             if not head and not base:
                 continue
             where = f"{plain(label(target, result), 120)}: {plain(name, 200)}"
-            if head and base:
-                said = f"broken in {head} of {number} cases in head, base breaks it too ({base})"
+            if head == base:
+                said = f"base breaks it, too: both versions, in {base} of {number} cases each"
+            elif head and base:
+                said = f"base breaks it, too: base in {base} of {number} cases, head in {head}"
             else:
                 said = f"broken in {head or base} of {number} cases in {'head' if head else 'base'} only"
             broken.append(f"{where}: {said}")

@@ -43,6 +43,7 @@ def test_an_equivalent_head_is_identical_because_it_was_executed(options: api.Ru
     target = only(result)
     assert (result.verdict, result.exit_code, target.code) == ("identical", 0, "changed")
     assert target.cases.executed == target.cases.identical == 300
+    assert "--examples 300: 2260 further cases of the grid left out" in target.notes
     assert target.aa == {"cases": 300, "differences": 0}
     assert target.symbol == {"base": PARSE_OUTPUT, "head": PARSE_OUTPUT}
 
@@ -55,6 +56,33 @@ def test_the_same_code_is_not_executed(options: api.RunOptions) -> None:
 def test_the_same_code_is_executed_on_request(options: api.RunOptions) -> None:
     target = only(api.run(replace(options, heads=("extra-draw",), execute_same=True)))
     assert (target.verdict, target.code, target.cases.executed) == ("identical", "same", 300)
+
+
+UNBUILDABLE = """
+import torch
+from difftest.target import Case, Target
+
+def cases():
+    for number in range(12):
+        def build(number=number):
+            if number == 3:
+                raise OSError("no such file: weights")
+            return {"output_token_ids": torch.full((2, 2), number), "vocab_size": 8}
+        yield Case(f"{number} ids", build)
+
+TARGETS = (Target("user.parse", ("vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output",), cases),)
+"""
+
+
+def test_a_case_that_cannot_be_built_is_not_measured_and_the_others_are(
+    options: api.RunOptions, tmp_path: Path
+) -> None:
+    file = tmp_path / "cases.py"
+    file.write_text(UNBUILDABLE)
+    target = only(api.run(replace(options, targets=("user.parse",), cases_from=(file,), examples=None)))
+    assert target.verdict == "unmeasured"
+    assert target.reason == "1 of 12 cases: the case '3 ids' cannot be built: OSError: no such file: weights"
+    assert target.cases.identical == 11
 
 
 def test_a_bug_is_different_and_shown(options: api.RunOptions) -> None:

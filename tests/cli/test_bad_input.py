@@ -116,8 +116,14 @@ def test_unknown_kind_of_case(repository: Path) -> None:
 
 def test_unknown_case_id(repository: Path) -> None:
     done = difftest(*RUN, "--case", "ffffffffffffffff0", cwd=repository)
-    assert done.returncode == 3
-    assert "ffffffffffffffff0" in done.stdout
+    one_line(done, 3, "--case ffffffffffffffff0", "v1.parse_output", "take an id from a report")
+    assert not done.stdout
+    of_all = difftest("run", "--base", "base", "--head", "faster", "--case", "ffffffffffffffff0", cwd=repository)
+    one_line(of_all, 3, "with the same code were not looked at, --all does")
+
+
+def test_a_head_that_is_given_twice(repository: Path) -> None:
+    one_line(difftest(*RUN, "--head", "faster", cwd=repository), 2, "--head faster", "twice")
 
 
 def test_a_case_id_leaves_out_targets_that_do_not_have_it(repository: Path) -> None:
@@ -146,7 +152,10 @@ def test_the_list_of_targets_keeps_names_and_symbols_whole(repository: Path) -> 
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("v1.parse_output ")]
     assert line.split() == ["v1.parse_output", "changed", "74", f"{REJECTION}:RejectionSampler.parse_output"]
-    assert "absent: v1.bad_words, " in done.stdout
+    assert "absent: " in done.stdout and "--target '*' names them" in done.stdout
+    assert "v1.bad_words" not in done.stdout
+    named = difftest("targets", "--base", "base", "--target", "*", cwd=repository)
+    assert "absent: v1.bad_words, " in named.stdout
     one = difftest("targets", "--base", "base", "--target", "v1.logprobs_filter", cwd=repository, COLUMNS="40")
     assert "vllm.v1.outputs:LogprobsTensors.filter" in one.stdout
 

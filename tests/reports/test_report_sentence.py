@@ -17,7 +17,7 @@ from report_results import (
 )
 
 from difftest.reports.sentence import sentence
-from difftest.reports.words import why_unmeasured
+from difftest.reports.words import relation_lines, why_unmeasured
 from difftest.result import CaseCounts, Identity
 
 IDENTITIES = "base main (1a2b3c4d5e6f), head WORKTREE (6f5e4d3c2b1a, dirty)"
@@ -67,6 +67,15 @@ def test_why_some_cases_were_not_measured() -> None:
     assert why_unmeasured(target).startswith("10 of 100 cases: base was not deterministic")
     told = replace(target, notes=("else", "9 cases not measured: api-change: f has no x", "1 case not measured: both"))
     assert why_unmeasured(told) == "10 of 100 cases: api-change: f has no x (9); both (1)"
+
+
+def test_a_relation_that_base_breaks_as_well_is_no_fault_of_head() -> None:
+    def said(base: int, head: int) -> str:
+        return relation_lines(run(replace(EXECUTED, relations={"r": {"checked": 1280, "base": base, "head": head}})))[1]
+
+    assert said(385, 385).endswith("r: base breaks it, too: both versions, in 385 of 1280 cases each")
+    assert said(385, 386).endswith("r: base breaks it, too: base in 385 of 1280 cases, head in 386")
+    assert said(0, 3).endswith("r: broken in 3 of 1280 cases in head only")
 
 
 def test_one_case_differs() -> None:
