@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -393,12 +394,17 @@ def _chunked(verifier: Any, pool: Pool, call: Callable[[], Any]) -> Any:
         home[_CHUNK_BYTES] = bytes_before
 
 
+@functools.cache
+def _names_probabilistic(cls: Any) -> bool:
+    return '"probabilistic"' in inspect.getsource(cls)
+
+
 def prepare_rejection(arm: Arm, pool: Pool) -> Call:
     """Requests come into slots 4 and 1; then a step with draft tokens is verified."""
     sampler = make_sampler(arm, pool)
     cls = arm.get(REJECTION_SAMPLER)
     # What is standard now was one of two methods once.
-    old = '"probabilistic"' in inspect.getsource(cls)
+    old = _names_probabilistic(cls)
     config = SimpleNamespace(
         num_speculative_tokens=pool["num_speculative_steps"],
         rejection_sample_method="probabilistic" if old and pool["method"] != "synthetic" else pool["method"],

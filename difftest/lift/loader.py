@@ -25,14 +25,14 @@ from difftest.lift.effects import effect_nodes
 from difftest.lift.failures import mark_load_failure
 from difftest.lift.hosted import hosted_modules
 from difftest.lift.operators import (
-    MENTIONS_OPERATORS,
     REGISTRATION,
     OperatorNamespaces,
     Operators,
+    concerns_operators,
     registered_namespaces,
 )
 from difftest.lift.resolve import Key, resolver_of
-from difftest.lift.rewrite import ProductionName, Unquoted, is_quoted
+from difftest.lift.rewrite import ProductionName, Unquoted, is_own_name, is_quoted
 from difftest.lift.source import ANY, FunctionNode, SourceModule, class_pieces, replace_fields
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
@@ -364,14 +364,7 @@ class Loader:
         return uses.names
 
     def _execute(self, module: ArmModule, source: SourceModule, statement: ast.stmt) -> None:
-        if not source.postpones_annotations and any(map(is_quoted, ast.walk(statement))):
-            statement = Unquoted().visit(copy.deepcopy(statement))
-        if MENTIONS_OPERATORS.search(source.data):
-            statement = OperatorNamespaces(self).visit(copy.deepcopy(statement))
-        if b"__name__" in source.data and any(
-            isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement)
-        ):
-            statement = ProductionName(source.name).visit(copy.deepcopy(statement))
+        statement = self._rewritten(source, statement)
         code = compile(
             ast.Module(body=[statement], type_ignores=[]),
             self.file_of(source),
@@ -384,6 +377,21 @@ class Loader:
         except BaseException as error:
             mark_load_failure(error)
             raise
+
+    def _rewritten(self, source: SourceModule, statement: ast.stmt) -> ast.stmt:
+        """The statement, or a copy of it with what must be changed for it to do in an arm what it does in its tree."""
+        nodes = list(ast.walk(statement))
+        changes: list[ast.NodeTransformer] = []
+        if not source.postpones_annotations and any(map(is_quoted, nodes)):
+            changes.append(Unquoted())
+        if any(map(concerns_operators, nodes)):
+            changes.append(OperatorNamespaces(self))
+        if any(map(is_own_name, nodes)):
+            changes.append(ProductionName(source.name))
+        changed = copy.deepcopy(statement) if changes else statement
+        for change in changes:
+            changed = change.visit(changed)
+        return changed
 
     # -- custom operators -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from difftest.lift.source import SourceModule
 if TYPE_CHECKING:
     from difftest.lift.loader import ArmModule, Loader
 
-MENTIONS_OPERATORS = re.compile(rb"\bops\b|::|Library\(")
 REGISTRATION = re.compile(r"custom_op|\bimpl\b|define|infer_schema")
 _OPERATOR = re.compile(r"(?P<namespace>[A-Za-z_]\w*)::(?P<rest>\w+(\.\w+)?\s*(\(.*)?)", re.DOTALL)
 _MAKES_NAMESPACE = re.compile(
@@ -71,6 +70,15 @@ class _Namespace:
             found = getattr(self._outside, operator)  # says that it is not there
         self.__dict__[operator] = found
         return found
+
+
+def concerns_operators(node: ast.AST) -> bool:
+    """Whether a node may be what :class:`OperatorNamespaces` changes."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and "::" in node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("ops", "Library")
+    return isinstance(node, ast.Name) and node.id == "Library"
 
 
 class OperatorNamespaces(ast.NodeTransformer):

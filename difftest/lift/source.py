@@ -104,11 +104,16 @@ class SourceModule:
         key = id(node)
         if key not in self._binds:
             found = set(bound_names(node))
-            if _NAMESPACES.search(self.data):
+            if self._uses_namespaces:
                 for inner in walk_statements([node], live=True):
                     found.update(_bound_in_namespace(inner))
             self._binds[key] = frozenset(found)
         return self._binds[key]
+
+    @cached_property
+    def _uses_namespaces(self) -> bool:
+        """Whether the file may bind names in its namespace otherwise than by statements."""
+        return _NAMESPACES.search(self.data) is not None
 
     def effects(self, node: ast.stmt) -> frozenset[str]:
         """Module-level names whose object a top-level statement changes in place.
