@@ -256,6 +256,7 @@ TARGETS = (
         prepare,
         uses=(
             *methods(SAMPLING_STATES, "apply_temperature", "apply_min_p", "apply_top_k_top_p"),
+            f"{SAMPLING_STATES}.any_explicit_seed",
             f"{SAMPLING_STATES}.max_num_logprobs",
         ),
         triton=True,
