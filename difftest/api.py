@@ -460,13 +460,14 @@ def _in_order(mismatches: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _mode(item: Planned, device: str) -> str:
-    if not item.outline.triton or (item.outline.recorded and not _reaches_triton(item)):
+    if not item.outline.triton or not _reaches_triton(item):
         return "eager"
     return "triton-compiled" if device == "cuda" else "triton-interpreter"
 
 
 def _reaches_triton(item: Planned) -> bool:
-    """Whether either arm's code names Triton; of recorded calls nobody else says so."""
+    """Whether either arm's code names Triton: a target that may launch kernels does so in some versions only, and of
+    recorded calls nobody says it."""
     closures = [bound.closure for bound in (item.base, item.head) if bound.closure is not None]
     return any("triton" in name for closure in closures for name in {*closure.standins, *closure.external})
 

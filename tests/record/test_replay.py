@@ -121,6 +121,7 @@ def test_the_captured_tree_is_exact_five_times_and_does_what_was_recorded(captur
     result = replayed(capture, base, base)
     target = only(result)
     assert (result.verdict, result.exit_code, target.name) == ("identical", 0, f"recorded.{SITE}")
+    assert target.mode == "eager"  # it reaches no kernel
     assert {k: v for k, v in target.recorded["rank-0"].items() if v} == {
         "calls": 3, "exact": 3, "repeats": 15, "repeats_exact": 15, "as_recorded": 3
     }  # fmt: skip
