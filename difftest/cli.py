@@ -35,7 +35,7 @@ def cli() -> None:
 @click.option("--cases", "cases", metavar="KIND,...", help="Kinds of cases: grid, fuzz, recorded.")
 @click.option("--case", metavar="ID|FILE", help="Run only the case with this id, or the one kept in this file.")
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole run.")
-@click.option("--examples", type=int, metavar="N", help="Cases per target.")
+@click.option("--examples", type=int, metavar="N", help="Cases per target: so many of the grid, so many drawn.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")

@@ -38,7 +38,7 @@ COLUMNS = (
     "shape",
     "base µs (min · median · p95)",
     "head µs (min · median · p95)",
-    "head is (95 % interval)",
+    "time of head (95 % interval)",
     "verdict",
     "base/base",
     "spread",

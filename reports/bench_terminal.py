@@ -90,7 +90,7 @@ def _table(shapes: list[ShapeResult], width: int) -> Table:
         table.add_column("head µs\nmin · median · p95", justify="right", no_wrap=True)
     else:
         table.add_column("µs, median\nbase → head", justify="right", overflow="fold")
-    table.add_column("head is\n(95 % interval)", justify="right", overflow="fold")
+    table.add_column("time of head\n(95 % interval)", justify="right", overflow="fold")
     if width >= BARS:
         table.add_column("", no_wrap=True)
     table.add_column("verdict", overflow="fold", min_width=10)

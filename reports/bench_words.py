@@ -24,13 +24,12 @@ def times_words(shape: ShapeResult, arm: str) -> str:
 
 
 def change_words(shape: ShapeResult) -> str:
-    """The change of head's time and its interval: `slower by 5.1 % (+4.6 to +5.7)`; of too few loadings for one, only
-    how many there are."""
-    change = speed_words(shape.delta_percent)
+    """The change and its interval: `+5.1 % (+4.6 to +5.7)`; of too few loadings for one, only how many there are. The
+    verdict beside it says in words which way that is."""
     if len(shape.layouts) < FEWEST_LAYOUTS:
-        return f"{change} ({plural(len(shape.layouts), 'loading')})"
+        return f"{shape.delta_percent:+.1f} % ({plural(len(shape.layouts), 'loading')})"
     low, high = shape.interval
-    return f"{change} ({low:+.1f} to {high:+.1f})"
+    return f"{shape.delta_percent:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 def floor_words(shape: ShapeResult) -> str:

@@ -17,7 +17,7 @@ from bench_results import bench, shape
 from difftest.reports import bench_html
 from difftest.reports.bench_words import bench_sentence
 from difftest.reports.html import LIMIT
-from difftest.timing.result import BenchResult, Untimed, speed_words
+from difftest.timing.result import BenchResult, Untimed
 
 GRID = bench_results.grid()
 NOTHING = bench([], untimed=(Untimed("v1.topk", "WORKTREE", "head does not define it"),))
@@ -67,7 +67,7 @@ def test_it_is_one_well_formed_page_that_asks_for_nothing(result: BenchResult) -
 def test_every_shape_has_its_times_its_interval_and_its_verdict() -> None:
     text = Page(bench_html.render(GRID)).text
     for found in GRID.shapes:
-        assert f"{speed_words(found.delta_percent)} ({found.interval[0]:+.1f} to {found.interval[1]:+.1f})" in text
+        assert f"{found.delta_percent:+.1f} % ({found.interval[0]:+.1f} to {found.interval[1]:+.1f})" in text
         assert found.words in text
     for grid in GRID.grids:
         for line in (grid.words, *grid.crossing, *grid.growth):
