@@ -32,6 +32,8 @@ RESIDENT_BYTES = 12 << 30
 """What one child may hold; less where the machine has less."""
 MAX_DEATHS = 3
 """Calls of one target that may kill the child before the rest of its cases is left unmeasured."""
+MAX_RENEWALS = 60
+"""How often one case that is made small may go on in a new child; more often than it ever wants to."""
 SILENT_SECONDS = 120.0
 """How long a child may do nothing but build cases, or be lost in code under test after a call, before it is killed."""
 _SAME_STEP = 0.02  # seconds: what two readings of when a step of a child began may be apart
@@ -59,6 +61,7 @@ class Unit:
         told, alike: which cases differ in what way, and which are identical, by case index.
         task: the case to make small (:class:`difftest.run.shrinking.ShrinkRun`); None in a run.
         patience: deaths of children after which it is given up.
+        renewed: how often it asked to go on in a new child.
         reduced: what came of that.
     """
 
@@ -77,6 +80,7 @@ class Unit:
     alike: list[int] = field(default_factory=list)
     task: dict[str, Any] | None = None
     patience: int = 2 * MAX_DEATHS + 2
+    renewed: int = 0
     reduced: dict[str, Any] | None = None
     start: int = 0
     until: int | None = None
@@ -366,6 +370,10 @@ class _Loop:
             if message["done"]:
                 self.complete(slot, unit)
         elif "again" in message:  # the child ends itself, and the next one goes on
+            unit = self.running[slot]
+            if unit.task is None or unit.renewed == MAX_RENEWALS:
+                raise ValueError("asks for a new child without end")
+            unit.renewed += 1
             self.waiting.appendleft(self.running.pop(slot))
             self.dispatch()
         elif "reduced" in message:

@@ -11,8 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from difftest.run.supervisor import MAX_RENEWALS, Unit, _Loop
 
 CASES = """
 import torch
@@ -134,3 +137,19 @@ def test_a_full_disk_is_one_line(command: list[str], tmp_path: Path, size: int, 
     assert "Traceback" not in done.stderr
     assert line in done.stderr
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_case_that_is_made_small_goes_on_in_new_children_but_not_without_end() -> None:
+    unit = Unit(0, "t", ("m:f", "m:f"), ("base", "head"), (0, 1), 1.0, task={"kind": "value"})
+    worker = SimpleNamespace(pids={}, children=[None])
+    loop = _Loop(worker, [unit], {}, {}, lambda unit, done: None, lambda unit: None, None)  # type: ignore[arg-type]
+    for _ in range(MAX_RENEWALS):
+        loop.running[0] = loop.waiting.popleft()
+        loop.from_child(0, {"again": 0})
+    assert list(loop.waiting) == [unit] and not loop.running
+    loop.running[0] = loop.waiting.popleft()
+    with pytest.raises(ValueError, match="without end"):
+        loop.from_child(0, {"again": 0})
+    loop.running[0] = Unit(1, "t", ("m:f", "m:f"), ("base", "head"), (0, 1), 1.0)
+    with pytest.raises(ValueError, match="without end"):
+        loop.from_child(0, {"again": 1})
