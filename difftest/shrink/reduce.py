@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -376,11 +377,14 @@ class Reducer:
 
 
 def requests(pool: Pool) -> int:
-    """How many requests a pool seems to be of: the most frequent length of first axes."""
-    counts: dict[int, int] = {}
-    for axis in Sizes(pool).axes:
-        if axis.role == FIRST and axis.length:
-            counts[axis.length] = counts.get(axis.length, 0) + 1
+    """How many requests a pool seems to be of: the most frequent length of first axes that is not that of what is flat
+    in another leaf. Offsets are one longer."""
+    sizes = Sizes(pool)
+    flat = {rows * columns for rows, columns in sizes.grids}
+    flat |= {sum(ragged.counts) for ragged in sizes.ragged if len(ragged.counts) != sum(ragged.counts)}
+    first = [axis for axis in sizes.axes if axis.role == FIRST]
+    lengths = [n for n in (axis.length - (axis.path in sizes.offsets) for axis in first) if n > 0]
+    counts = Counter(n for n in lengths if n not in flat) or Counter(lengths)
     return max(counts, key=lambda n: (counts[n], -n)) if counts else 0
 
 

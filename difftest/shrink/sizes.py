@@ -70,7 +70,11 @@ class Ragged:
 
 
 class Sizes:
-    """The sizes of one pool."""
+    """The sizes of one pool.
+
+    Attributes:
+        offsets: leaves that are one longer than a size, which they are the offsets of.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -80,7 +84,7 @@ class Sizes:
         self.dicts = {p: v for p, v in self.nodes.items() if type(v) is dict and v and all(type(k) is int for k in v)}
         self.ragged = self._find_ragged()
         self._structure = {path for ragged in self.ragged for path, _ in ragged.leaves}
-        self._offsets = {path for ragged in self.ragged for path, form in ragged.leaves if form == "offsets"}
+        self.offsets = {path for ragged in self.ragged for path, form in ragged.leaves if form == "offsets"}
         self._structure |= set(self._positions())
         self.grids = self._find_grids()
         self._below = self._index_leaves()
@@ -89,7 +93,7 @@ class Sizes:
         """(length, number of axes) of the axes of some roles, most frequent first; lengths of 1 and 0 left out."""
         flats = {flat for ragged in self.ragged for flat in ragged.flats if len(ragged.counts) != sum(ragged.counts)}
         axes = [a for a in self.axes if a.role in roles and (a.path, a.axis) not in flats]
-        found = Counter(a.length for a in axes if a.path not in self._offsets)  # which are one longer than a size
+        found = Counter(a.length for a in axes if a.path not in self.offsets)  # which are one longer than a size
         for keys in self.dicts.values():
             found.update({n: 1 for n in found if n > max(keys) >= 0})
         return sorted(((n, count) for n, count in found.items() if n > 1), key=lambda item: (-item[1], -item[0]))
@@ -144,7 +148,7 @@ class Sizes:
         for axis in self.axes:
             if axis.role not in how.roles or (axis.path, axis.axis) in done:
                 continue
-            if axis.length == size and axis.path not in self._offsets:
+            if axis.length == size and axis.path not in self.offsets:
                 change(axis.path, _selecting(axis.axis, index))
             elif how.partner and axis.length == size + 1:
                 change(axis.path, _selecting(axis.axis, np.append(index, size)))

@@ -213,6 +213,14 @@ def test_rows_that_are_the_positions_of_a_batch_follow_it() -> None:
     assert found["scores"].shape == (2, 1)
 
 
+def test_what_is_flat_is_not_taken_for_requests() -> None:
+    flat = {name: torch.arange(6.0) for name in ("logprobs", "ranks", "scores")}
+    assert requests({"ids": torch.zeros(3, 2), **flat}) == 3
+    assert requests({"counts": [3, 0, 3], "keys": torch.zeros(3), **flat}) == 3
+    assert requests({"offsets": [0, 3, 3, 6], "keys": torch.zeros(3), **flat}) == 3
+    assert requests(flat) == 6
+
+
 def test_what_indices_point_to_is_kept_first() -> None:
     logits = torch.arange(240.0).reshape(24, 10)
     pool = {"slots": torch.tensor([17, 5]), "logits": logits, "seeds": torch.arange(24) * 3 + 1}
