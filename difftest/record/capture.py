@@ -28,10 +28,11 @@ import torch
 
 from difftest.record import device
 from difftest.record.channel import Channel
-from difftest.record.encode import SMALL, Encoder, Memory, changed, cuda_in_use
 from difftest.record.environment import environment, own_rank
-from difftest.record.generators import process_states, twisters
+from difftest.record.generators import cuda_in_use, process_states, twisters
 from difftest.record.lines import SCHEMA
+from difftest.record.storages import Pieces, Storages
+from difftest.record.walk import Taken, take
 
 MAX_QUEUE = 512 << 20
 """Bytes that may wait to be written before calls are left out."""
@@ -58,13 +59,14 @@ class _Call:
 
     Attributes:
         held: the piece of shared memory that is kept until the call ends.
-        places: of the inputs' copies, by the number of the storage; -1 where there is none.
+        places: of the inputs' copies, by the number of the storage; 0 where there is none.
     """
 
     number: int
     site: str
-    inputs: Encoder
-    memory: list[Memory]
+    storages: Storages
+    generators: list[torch.Generator]
+    pieces: Pieces
     held: int
     places: list[int]
 
@@ -86,6 +88,7 @@ class _Context(threading.local):
         self.step: int | None = None
         self.request_ids: list[str] | None = None
         self.paused = ""
+        self.thread = threading.current_thread().name
 
 
 class Recorder:
@@ -132,7 +135,6 @@ class Recorder:
         self.sites: list[str] = []
         self._key = redact
         self._renamed: dict[str, str] = {}
-        self._rename = (lambda text: self._renamed.get(text, text)) if redact is not None else None
         self._fresh()
         os.register_at_fork(after_in_child=self._fresh)
 
@@ -151,6 +153,7 @@ class Recorder:
         self._seen: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         self._steps = itertools.count()
+        self._names_sent = 0
         self._context = _Context()
         self._twisters = twisters()
 
@@ -275,7 +278,7 @@ class Recorder:
             return None
         if parent is None and not self._wanted(site, context.step):
             return None
-        inputs = Encoder(site.partition(".")[0].partition(":")[0], self.opaque, self._rename)
+        inputs = take(args, kwargs, site.partition(".")[0].partition(":")[0], self.opaque, self._renamed)
         record: dict[str, Any] = {
             "record": "begin",
             "call": -1,
@@ -283,18 +286,17 @@ class Recorder:
             "site": site,
             "step": context.step,
             "request_ids": context.request_ids,
-            "thread": threading.current_thread().name,
-            "args": [inputs(value) for value in args],
-            "kwargs": {name: inputs(value) for name, value in kwargs.items()},
+            "thread": context.thread,
+            "generators": inputs.described,
+            "rng": process_states(inputs.states, self._twisters),
         }
-        record["rng"] = process_states(inputs, self._twisters)
-        memory = inputs.memory()
+        pieces = inputs.storages.pieces()
         with self._lock:
             if self._closed or self._stopped == "fault" or (self._stopped and parent is None):
                 return None
             record["call"] = number = self._calls
             try:
-                held, places = self._send(record, inputs, memory, outermost=parent is None)
+                held, places = self._send(record, inputs, pieces, outermost=parent is None)
             except _NoRoom as reason:
                 self._skipped[str(reason)] += 1
                 return None
@@ -302,7 +304,7 @@ class Recorder:
             self._open += 1
         if self.wait:
             self.flush()
-        return _Call(number, site, inputs, memory, held, places)
+        return _Call(number, site, inputs.storages, inputs.generators, pieces, held, places)
 
     def _wanted(self, site: str, step: int | None) -> bool:
         """Whether the limits let an outermost call in."""
@@ -310,10 +312,9 @@ class Recorder:
             channel = self._channel
             if channel is not None and channel.failed:
                 self._stopped = "fault"
-            waiting = 0 if channel is None else channel.written + channel.free()
             if self.max_calls is not None and self._calls >= self.max_calls:
                 self._limit(f"stopped after {self.max_calls} calls, as asked")
-            elif self.max_bytes is not None and waiting >= self.max_bytes:
+            elif self.max_bytes is not None and channel and channel.written + channel.free() >= self.max_bytes:
                 self._limit(f"stopped after {self.max_bytes} bytes, as asked")
             if self._stopped:
                 return False
@@ -338,13 +339,15 @@ class Recorder:
 
     def _end(self, call: _Call, result: Any, raised: BaseException | None) -> None:
         try:
-            outputs = Encoder(call.inputs.package, self.opaque, self._rename, inputs=call.inputs)
+            package = call.site.partition(".")[0].partition(":")[0]
+            outputs = take((result,), {}, package, self.opaque, self._renamed, call.storages)
+            states = outputs.states
             record: dict[str, Any] = {
                 "record": "end",
                 "call": call.number,
-                "result": outputs(result),
                 "raised": None,
-                "generators": [outputs.generator(item, n) for n, item in enumerate(call.inputs.generators)],
+                "result generators": outputs.described,
+                "generators": [states.generator(item, n) for n, item in enumerate(call.generators)],
             }
             if raised is not None:
                 kind = type(raised)
@@ -352,10 +355,10 @@ class Recorder:
                     "class": f"{kind.__module__}:{kind.__qualname__}",
                     "message": str(raised)[:2000],
                 }
-            record["rng"] = process_states(outputs, self._twisters)
+            record["rng"] = process_states(states, self._twisters)
             with self._lock:
                 if self._stopped != "fault" and not self._closed:
-                    self._send(record, outputs, outputs.memory(), ended=call)
+                    self._send(record, outputs, outputs.storages.pieces(), ended=call)
                 self._open -= 1
                 self._last_if_ended()
         except Exception as error:
@@ -364,15 +367,15 @@ class Recorder:
     def _send(
         self,
         record: dict[str, Any],
-        encoder: Encoder | None = None,
-        memory: Sequence[Memory] = (),
+        taken: Taken | None = None,
+        pieces: Pieces | None = None,
         outermost: bool = False,
         ended: _Call | None = None,
     ) -> tuple[int, list[int]]:
         """Copy a record, and the memory behind it, to where the writer finds it. The lock is held.
 
         Args:
-            memory: of its storages.
+            pieces: of its storages.
             outermost: it is left out, rather than wait, when too much waits already.
             ended: the call that it ends; its inputs are copied again where they changed.
 
@@ -384,41 +387,23 @@ class Recorder:
             OSError: the writer cannot be started.
         """
         channel = self._opened()
-        base, size = channel.address, 0
-        pieces: list[tuple[Memory, int]] = []
-        late: list[tuple[Memory, int]] = []
+        copies = _Copies(self.max_queue)
+        value, storages, kept, again = None, [], [], None
         places: list[int] = []
-        storages = []
-        for one in memory:
-            place = -1
-            if one.size <= self.max_queue:
-                place = size
-                if one.size:
-                    pieces.append((one, place))
-                    size += one.size + 63 & -64
-            places.append(place)
-            storages.append((one.start, one.size, one.whole, one.device, one.input, place))
-        states = []
-        kept = () if encoder is None else encoder.states
-        for state in kept:
-            length = len(state)
-            states.append((size, length))
-            size += length + 63 & -64
-        again: list[tuple[int, int, int, int]] | None = None if ended is None else []
-        for number, one, before in () if ended is None else zip(itertools.count(), ended.memory, ended.places):
-            if before < 0 or not one.size or again is None:
-                continue
-            found = changed(one, base + before)
-            if found is None:
-                again = None
-            elif found:
-                again.append((number, before, size, one.size))
-                late.append((one, size))
-                size += one.size + 63 & -64
-        if again is not None:
-            pieces += late
-        text = marshal.dumps((record, storages, states, again), 2)
-        head = len(text) + 63 & -64
+        if taken is not None and pieces is not None:
+            value, kept = taken.value, taken.states.kept
+            places = copies.add(pieces)
+            columns = pieces.starts, pieces.sizes, pieces.wholes, pieces.devices, pieces.inputs, places
+            storages = list(zip(*columns, strict=True))
+        states = [(copies.room(size), size) for size in map(_length, kept)]
+        if ended is not None and (found := ended.pieces.changed(ended.places)) is not None:
+            again = [
+                (n, ended.places[n] - channel.address, copies.again(ended.pieces, n), ended.pieces.sizes[n])
+                for n in found
+            ]
+        renamed = dict(itertools.islice(self._renamed.items(), self._names_sent, None)) if self._key else {}
+        text = marshal.dumps((record, value, storages, states, again, renamed), 2)
+        head, size = len(text) + 63 & -64, copies.size
         held = channel.free()
         if outermost and held and (channel.crowded or held + head + size > self.max_queue):
             raise _NoRoom("left out, because the disk is slower than the engine")
@@ -427,37 +412,42 @@ class Recorder:
             channel.room.release(ended.held)
         if at is None:
             raise _NoRoom(f"left out, because {head + size} bytes found no room")
+        self._names_sent += len(renamed)
         shared = channel.bytes
         shared[at : at + len(text)] = text
-        data = at + head
+        data = channel.address + at + head
         for state, (place, length) in zip(kept, states, strict=True):
             if isinstance(state, bytes):
-                shared[data + place : data + place + length] = state
+                shared[at + head + place : at + head + place + length] = state
             else:
-                _copy_small(base + data + place, state.data_ptr(), length)
-        copies = self._copied(channel, pieces, data)
-        if copies is None and not self._waiting:
+                _copy_small(data + place, state.data_ptr(), length)
+        later = self._copied(channel, copies, at + head)
+        if later is None and not self._waiting:
             channel.publish(at, len(text))
         else:
-            self._waiting.append(_Message(at, len(text), copies))
+            self._waiting.append(_Message(at, len(text), later))
             self._wake.notify_all()
-        return at, [place if place < 0 else data + place for place in places]
+        return at, [0 if place < 0 else data + place for place in places]
 
-    def _copied(self, channel: Channel, pieces: Sequence[tuple[Memory, int]], data: int) -> device.Copies | None:
+    def _copied(self, channel: Channel, copies: _Copies, data: int) -> device.Copies | None:
         """Copy memory to its places, counted from `data` on; what is on a device will be there later."""
         base, later = channel.address + data, []
-        for one, place in pieces:
-            size = one.size
-            if one.device != "cpu":
-                later.append((one.owner, one.start, size, data + place))
-            elif size <= SMALL:
-                _copy_small(base + place, one.address, size)
-            elif size >= _PARALLEL and isinstance(one.owner, torch.UntypedStorage):
-                view = torch.empty(0, dtype=torch.uint8)
-                view.set_(one.owner, one.start, (size,), (1,))
-                self._room[data + place : data + place + size].copy_(view)
+        for pieces, places in copies.whole:
+            deque(map(_copy_small, [base + place for place in places], pieces.addresses, pieces.small), maxlen=0)
+        for pieces, number, place in copies.single:
+            size, owner = pieces.sizes[number], pieces.owners[number]
+            if pieces.devices[number] != "cpu":
+                later.append((owner, pieces.starts[number], size, data + place))
+            elif size >= _PARALLEL and isinstance(owner, torch.UntypedStorage):
+                # All of it begins at a multiple of 64; in words of 8 bytes torch is quicker than in single ones.
+                words, rest = size // 8, size % 8
+                view = torch.empty(0, dtype=torch.int64)
+                view.set_(owner, pieces.starts[number] // 8, (words,), (1,))
+                first = (data + place) // 8
+                self._room[first : first + words].copy_(view)
+                _copy_small(base + place + size - rest, pieces.addresses[number] + size - rest, rest)
             else:
-                _copy(base + place, one.address, size)
+                _copy(base + place, pieces.addresses[number], size)
         if not later:
             return None
         if self._fetching is None:
@@ -483,7 +473,7 @@ class Recorder:
             "limits": limits,
         }
         channel = Channel(self.max_queue + MAX_CALL, self.out.absolute(), opening)
-        self._room = torch.frombuffer(channel.bytes, dtype=torch.uint8)
+        self._room = torch.frombuffer(channel.bytes, dtype=torch.int64, count=len(channel.bytes) // 8)
         self._channel = channel
         # Children of multiprocessing leave without running atexit; its own finalizers do run there.
         atexit.register(self.close)
@@ -515,6 +505,58 @@ class Recorder:
                 self._waiting.popleft()
                 channel.publish(message.at, message.size)
                 self._wake.notify_all()
+
+
+class _Copies:
+    """What is to be copied to shared memory, and where to, counted from where a message's memory begins.
+
+    Args:
+        most: bytes of one piece from which on it is left out.
+
+    Attributes:
+        size: bytes so far.
+        whole: pieces of which the small ones are copied, and their places.
+        single: pieces, which of them, and its place.
+    """
+
+    __slots__ = ("most", "single", "size", "whole")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = 0
+        self.whole: list[tuple[Pieces, list[int]]] = []
+        self.single: list[tuple[Pieces, int, int]] = []
+
+    def room(self, size: int) -> int:
+        """A place for so many bytes."""
+        place = self.size
+        self.size = place + size + 63 & -64
+        return place
+
+    def add(self, pieces: Pieces) -> list[int]:
+        """Places for pieces; -1 for those that are left out."""
+        sizes = pieces.sizes
+        if out := [number for number, size in enumerate(sizes) if size > self.most]:
+            pieces.leave_out(out)
+            pieces.remote = [number for number in pieces.remote if number not in out]
+            sizes = [0 if number in out else size for number, size in enumerate(sizes)]
+        places = list(itertools.accumulate([size + 63 & -64 for size in sizes], initial=self.size))
+        self.size = places.pop()
+        for number in out:
+            places[number] = -1
+        self.whole.append((pieces, places))
+        self.single += [(pieces, number, places[number]) for number in (*pieces.large, *pieces.remote)]
+        return places
+
+    def again(self, pieces: Pieces, number: int) -> int:
+        """A place for one of the pieces."""
+        place = self.room(pieces.sizes[number])
+        self.single.append((pieces, number, place))
+        return place
+
+
+def _length(state: bytes | torch.Tensor) -> int:
+    return len(state) if isinstance(state, bytes) else state.nbytes
 
 
 class _NoRoom(Exception):

@@ -168,12 +168,13 @@ def case_bytes(target: str, case: Case, pool: Pool) -> bytes:
         raise UsageError(f"case {case.label!r:.80} of {target} cannot be kept as bytes: {encode.refused[0]}")
     blobs: dict[str, bytes] = {}
     storages = []
-    for memory in encode.memory():
-        if memory.size > MAX_BYTES:
-            raise UsageError(f"case {case.label!r:.80} of {target}: {memory.size} bytes in one tensor are too many")
-        entry: dict[str, Any] = {"start": memory.start, "size": memory.size, "whole": memory.whole, "device": "cpu"}
-        storages.append(entry | _kept(memory.bytes(), blobs))
-    states = [{"size": len(state)} | _kept(bytes(state), blobs) for state in encode.states]
+    pieces = encode.storages.pieces()
+    for number, (start, size, whole) in enumerate(zip(pieces.starts, pieces.sizes, pieces.wholes, strict=True)):
+        if size > MAX_BYTES:
+            raise UsageError(f"case {case.label!r:.80} of {target}: {size} bytes in one tensor are too many")
+        entry: dict[str, Any] = {"start": start, "size": size, "whole": whole, "device": "cpu"}
+        storages.append(entry | _kept(pieces.bytes(number), blobs))
+    states = [{"size": len(state)} | _kept(bytes(state), blobs) for state in encode.states.kept]
     said = {
         "schema": SCHEMA,
         "target": target,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from difftest import __version__
-from difftest.record.encode import cuda_in_use
+from difftest.record.generators import cuda_in_use
 
 _FLAGS = (
     "CUBLAS_WORKSPACE_CONFIG",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import random
 import struct
 from collections.abc import Callable
@@ -13,7 +12,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from difftest.record.encode import Encoder, cuda_in_use
+from difftest.record.storages import compare_small, device_name
+
+_STATE = 4 * 625
+"""Bytes of the words and the position."""
 
 
 class Twister:
@@ -21,33 +23,32 @@ class Twister:
 
     Args:
         full: its state as (624 words little-endian, position, second value of a Gaussian pair or None).
-        raw: its words and position straight from memory, None where they cannot be found there.
+        address: of its words and position in memory, 0 where they cannot be found there.
         spare: the second Gaussian, where it can be asked for cheaply; else it is only trusted while there is none.
     """
 
     def __init__(
         self,
         full: Callable[[], tuple[bytes, int, float | None]],
-        raw: Callable[[], bytes] | None,
+        address: int,
         spare: Callable[[], float | None] | None = None,
     ) -> None:
         self._full = full
-        self._raw = raw
+        self._address = address
         self._spare = spare
         self._last: tuple[bytes, tuple[bytes, int, float | None]] | None = None
 
     def read(self) -> tuple[bytes, int, float | None]:
-        if self._raw is None:
+        """Its state. The same bytes object when it did not move."""
+        if not self._address:
             return self._full()
-        raw, last = self._raw(), self._last
-        if last is not None and raw == last[0]:
+        if (last := self._last) is not None and not compare_small(self._address, last[0], _STATE):
             # A Gaussian draw either takes the spare one or moves the words.
-            if self._spare is None and last[1][2] is None:
+            spare = self._spare() if self._spare is not None else None
+            if spare == last[1][2]:
                 return last[1]
-            if self._spare is not None and self._spare() == last[1][2]:
-                return last[1]
-        found = self._full()
-        self._last = (raw, found)
+        raw, found = ctypes.string_at(self._address, _STATE), self._full()
+        self._last = raw, found
         return found
 
 
@@ -63,35 +64,65 @@ def _random_full() -> tuple[bytes, int, float | None]:
 
 def twisters() -> tuple[Twister, Twister]:
     """numpy's and `random`'s. Where the words are in memory is checked against the state itself, without drawing."""
-    size = 4 * 625
 
-    def found(address: int, first: bytes, last: bytes) -> Callable[[], bytes] | None:
-        return (
-            functools.partial(ctypes.string_at, address, size)
-            if ctypes.string_at(address, size) == first + last
-            else None
-        )
+    def checked(address: int, first: bytes, last: bytes) -> int:
+        return address if ctypes.string_at(address, _STATE) == first + last else 0
 
-    raw_numpy = raw_random = None
+    numpy_address = random_address = 0
     with contextlib.suppress(AttributeError):
         words, position, _ = _numpy_full()
         address = np.random.mtrand._rand._bit_generator.ctypes.state_address
-        raw_numpy = found(address, words, struct.pack("<i", position))
+        numpy_address = checked(address, words, struct.pack("<i", position))
     with contextlib.suppress(AttributeError):
         words, position, _ = _random_full()
-        instance = random._inst
-        raw_random = found(id(instance) + object.__basicsize__, struct.pack("<i", position), words)
-    return Twister(_numpy_full, raw_numpy), Twister(_random_full, raw_random, lambda: random._inst.gauss_next)  # type: ignore[attr-defined]
+        address = id(random._inst) + object.__basicsize__
+        random_address = checked(address, struct.pack("<i", position), words)
+    return Twister(_numpy_full, numpy_address), Twister(_random_full, random_address, lambda: random._inst.gauss_next)  # type: ignore[attr-defined]
 
 
-def process_states(encoder: Encoder, pair: tuple[Twister, Twister]) -> dict[str, Any]:
+class States:
+    """States of generators, by their number.
+
+    Attributes:
+        kept: bytes, or tensors of bytes that nothing else refers to.
+    """
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept: list[bytes | torch.Tensor] = []
+
+    def keep(self, data: bytes | torch.Tensor) -> int:
+        """Keep a state; its number."""
+        self.kept.append(data)
+        return len(self.kept) - 1
+
+    def generator(self, value: torch.Generator, index: int) -> dict[str, Any]:
+        """Device, seed, offset (where it has one) and number of the state of a generator. Nothing is drawn from it."""
+        self.kept.append(value.get_state())
+        device = device_name(value.device)
+        return {
+            "index": index,
+            "device": device,
+            "seed": value.initial_seed(),
+            "offset": value.get_offset() if device.startswith("cuda") else None,
+            "state": len(self.kept) - 1,
+        }
+
+
+def process_states(states: States, pair: tuple[Twister, Twister]) -> dict[str, Any]:
     """The process-wide generators now. They are read, never drawn from."""
     cuda = []
     if cuda_in_use():
         index = torch.cuda.current_device()
-        cuda.append(encoder.generator(torch.cuda.default_generators[index], index))
-    states = {}
+        cuda.append(states.generator(torch.cuda.default_generators[index], index))
+    found = {}
     for name, twister in zip(("numpy", "random"), pair, strict=True):
         words, position, spare = twister.read()
-        states[name] = {"state": encoder.state(words), "position": position, "gauss": spare}
-    return {"torch": encoder.state(torch.default_generator.get_state()), "cuda": cuda, **states}
+        found[name] = {"state": states.keep(words), "position": position, "gauss": spare}
+    return {"torch": states.keep(torch.default_generator.get_state()), "cuda": cuda, **found}
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has begun to use CUDA; asking does not begin it."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -16,7 +16,9 @@ from difftest.record.decode import (
     RecordedObject,
     RecordedSymbol,
 )
-from difftest.record.encode import Encoder, Handler, Json
+from difftest.record.encode import Encoder, Handler
+from difftest.record.forms import Json
+from difftest.record.storages import Storages
 from difftest.target import GeneratorStates, Made, Seeded
 
 _CONTAINERS = (list, tuple, dict, np.ndarray)
@@ -35,20 +37,14 @@ class PoolEncoder(Encoder):
     __slots__ = ("refused",)
 
     def __init__(self) -> None:
-        super().__init__("")
+        super().__init__("", storages=Storages(whole=True))
         self.refused: list[str] = []
-
-    def _view(self, device: str, address: int, whole: int, first: int, last: int, owner: Any) -> int:
-        return super()._view(device, address, whole, 0, whole, owner)
 
     def __call__(self, value: Any) -> Json:
         node = super().__call__(value)
         if type(node) is dict and "opaque" in node and type(value) is not Opaque:
             self.refused.append(f"a {type(value).__qualname__}: {node['opaque']['why']}")
         return node
-
-    def _rows(self, value: list[list[Any]]) -> bytes | None:
-        return None  # a case file is JSON at once
 
     def _handler(self, kind: type) -> Handler:
         own = _OWN.get(kind)
@@ -73,7 +69,7 @@ class PoolEncoder(Encoder):
         _, words, position, has_gauss, gauss = states.numpy_state
         _, random_words, random_gauss = states.random_state
         return {
-            "torch": self.state(states.torch_cpu),
+            "torch": self.states.keep(states.torch_cpu),
             "cuda": [self._generator_node(item)["generator"] for item in states.torch_cuda.values()],
             "numpy": self._twister(words, position, gauss if has_gauss else None),
             "random": self._twister(random_words[:-1], random_words[-1], random_gauss),
@@ -81,7 +77,7 @@ class PoolEncoder(Encoder):
 
     def _twister(self, words: Any, position: int, gauss: float | None) -> Json:
         state = np.asarray(words, np.uint32).astype("<u4").tobytes()
-        return {"state": self.state(state), "position": int(position), "gauss": gauss}
+        return {"state": self.states.keep(state), "position": int(position), "gauss": gauss}
 
     def _recorded(self, value: RecordedObject) -> Json:
         if again := self._again(value):
@@ -94,7 +90,7 @@ class PoolEncoder(Encoder):
 
     def _generator_node(self, value: RecordedGenerator) -> dict[str, Any]:
         parts = {"index": value.index, "device": value.device, "seed": value.seed, "offset": value.offset}
-        return {"generator": {**parts, "state": self.state(value.state)}}
+        return {"generator": {**parts, "state": self.states.keep(value.state)}}
 
 
 _OWN: dict[type, Callable[[Any, Any], Json]] = {

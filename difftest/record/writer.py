@@ -15,11 +15,13 @@ import marshal
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from difftest.record.channel import CONSUMED, FAILED, PUBLISHED, START, USED, WRITTEN, SharedMemory
+from difftest.record.forms import Nodes, unpickled
 from difftest.record.lines import INLINE, seal_text, write_blob
 
 _VALUE = 400
@@ -37,14 +39,24 @@ _KNOWN_BYTES = 32 << 20
 _AHEAD = 64 << 20
 """Bytes of shared memory that are made ready, at most, before the engine needs them."""
 
+_OFTEN, _SELDOM = 0.002, 0.1
+"""Seconds between two looks for messages, while they come and when none came for long."""
+
 _PLAIN = (int, str, bool, float, type(None))
 
 
-Message = tuple[dict[str, Any], list[tuple[Any, ...]], list[tuple[int, int]], list[tuple[int, int, int, int]] | None]
-"""A record of the manifest, but for what lies in memory: its storages (start, size, whole, device, number of the input
-that it is, place; -1 for left out), states of generators (place, size) and input storages after the call (number, where
-in the shared memory it was before, place, size; None when that is not known). Places are counted from where the
-message's memory begins."""
+Message = tuple[
+    dict[str, Any],
+    Any,
+    list[tuple[Any, ...]],
+    list[tuple[int, int]],
+    list[tuple[int, int, int, int]] | None,
+    dict[str, str],
+]
+"""A record of the manifest, but for what follows; its values (see :func:`_nodes`); what lies in memory: its storages
+(start, size, whole, device, number of the input that it is, place; -1 for left out), states of generators (place, size)
+and input storages after the call (number, where in the shared memory it was before, place, size; None when that is not
+known). Places are counted from where the message's memory begins. Last, strings that are renamed from now on."""
 
 
 class Writer:
@@ -72,6 +84,8 @@ class Writer:
         self._values: dict[bytes, int] = {}
         self._known: dict[bytes, dict[str, Any]] = {}
         self._known_bytes = 0
+        self._renamed: dict[str, str] = {}
+        self._open: dict[int, Met] = {}
         self._file = manifest
         self._line(opening)
 
@@ -85,21 +99,28 @@ class Writer:
         Raises:
             OSError: it cannot be written.
         """
-        record, storages, states, again = message
+        record, values, storages, states, again, renamed = message
+        self._renamed |= renamed
         parts: dict[str, str] = {}
         kind = record["record"]
         if kind in ("begin", "end"):
-            entries = [self._storage(data, *storage) for storage in storages]
+            described = record.pop("generators" if kind == "begin" else "result generators")
+            args, kwargs, met = _nodes(values, described, len(storages), self._renamed)
+            before = met if kind == "begin" else self._open.pop(record["call"])
+            entries = [self._storage(data, storages[number], before.storages) for number in met.storages]
             parts["storages"] = _list([self._once(_json(entry), _ENTRY) for entry in entries])
             parts["states"] = _json([self._data(data + at, size) for at, size in states])
             if kind == "begin":
-                args, kwargs = record.pop("args"), record.pop("kwargs")
+                self._open[record["call"]] = met
                 parts["args"] = _list([self._text(node) for node in args])
                 parts["kwargs"] = _object({name: self._text(node) for name, node in kwargs.items()})
             else:
-                parts["result"] = self._text(record.pop("result"))
+                parts["result"] = self._text(args[0])
+                after = [record["generators"][number] | {"index": n} for n, number in enumerate(before.generators)]
+                record["generators"] = after
                 if again is not None:
-                    parts["inputs"] = _json([entry for one in again for entry in self._after(data, *one)])
+                    found = [(before.storages[one[0]], *one[1:]) for one in again if one[0] in before.storages]
+                    parts["inputs"] = _json([entry for one in found for entry in self._after(data, *one)])
         self._line(record, parts)
         if kind == "close":
             self._file.close()
@@ -137,8 +158,6 @@ class Writer:
         The state of a sampler is large and hardly changes from call to call.
         """
         kind = type(node)
-        if kind is bytes:
-            return self._once(_list([self._once(_json(row), _VALUE) for row in marshal.loads(node)]), _VALUE)
         if kind is list:
             if all(type(item) in _PLAIN for item in node):
                 return self._once(_json(node), _VALUE)
@@ -167,12 +186,11 @@ class Writer:
             return []
         return [{"storage": number, **self._data(at, size)}]
 
-    def _storage(
-        self, data: int, start: int, size: int, whole: int, device: str, shared: int | None, at: int
-    ) -> dict[str, Any]:
+    def _storage(self, data: int, storage: tuple[Any, ...], inputs: Mapping[int, int]) -> dict[str, Any]:
+        start, size, whole, device, shared, at = storage
         entry: dict[str, Any] = {"start": start, "whole": whole, "device": device}
-        if shared is not None:
-            entry["input"] = shared
+        if shared in inputs:
+            entry["input"] = inputs[shared]
         return entry | ({"size": size, "omitted": True} if at < 0 else self._data(data + at, size))
 
     def _data(self, at: int, size: int) -> dict[str, Any]:
@@ -193,6 +211,38 @@ class Writer:
             self._known[kept] = found
             self._known_bytes += size
         return found
+
+
+@dataclass(frozen=True)
+class Met:
+    """What was met in one side of a call: its storages and generators as the recorder counted them.
+
+    Attributes:
+        storages: their numbers in the manifest, by the recorder's.
+        generators: in the order of their numbers in the manifest, the recorder's.
+    """
+
+    storages: Mapping[int, int]
+    generators: Sequence[int]
+
+
+def _nodes(
+    values: Any, described: list[dict[str, Any]], storages: int, renamed: Mapping[str, str]
+) -> tuple[list[Any], dict[str, Any], Met]:
+    """The JSON of positional and keyword values, and what was met in them.
+
+    Args:
+        values: a pickle of both, and what its tensors and arrays are (:mod:`difftest.record.forms`); or both as JSON.
+        described: the generators.
+        storages: how many there are.
+    """
+    if len(values) == 2:
+        return *values, Met({n: n for n in range(storages)}, range(len(described)))
+    data, tensors, arrays = values
+    node = Nodes(tensors, arrays, described, renamed)
+    args, kwargs = unpickled(data)
+    nodes = [node(value) for value in args], {name: node(value) for name, value in kwargs.items()}
+    return *nodes, Met(node.storages, node.generators_met)
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
@@ -227,8 +277,10 @@ def serve(connection: socket.socket, shared: SharedMemory, manifest: io.FileIO) 
     """
     counters, memory = shared.counters, shared.bytes
     out, writer, touched, consumed, there = Path(), None, START, 0, True
+    pause = _OFTEN
     try:
         while there or consumed < counters[PUBLISHED]:
+            pause = min(2 * pause, _SELDOM) if consumed == counters[PUBLISHED] else _OFTEN
             while consumed < counters[PUBLISHED]:
                 at, size = shared.message(consumed)
                 message = marshal.loads(memory[at : at + size])
@@ -241,7 +293,9 @@ def serve(connection: socket.socket, shared: SharedMemory, manifest: io.FileIO) 
                 consumed += 1
                 counters[CONSUMED] = consumed
             touched = _touch(shared, touched)
-            there = there and bool(connection.recv(1 << 16))
+            connection.settimeout(pause)
+            with contextlib.suppress(TimeoutError):
+                there = there and bool(connection.recv(1 << 16))
     except Exception as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         why = "the disk is full" if full else f"{type(error).__name__}: {error}"

@@ -75,6 +75,15 @@ def test_small_and_large_memory_that_a_call_changes(tmp_path: Path, size: int) -
         assert [value.sum() for value in after.args] == [size, size + 6, 8, size]
 
 
+def test_large_memory_is_copied_to_its_last_byte(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    value = torch.arange(1_200_003).remainder(251).to(torch.uint8)
+    recorder.wrap(lambda *_: None, "m:f")(value[100:], value.clone())
+    recorder.close()
+    (call,) = open_capture(tmp_path).calls(0)
+    assert torch.equal(call.args[0], value[100:]) and torch.equal(call.args[1], value)
+
+
 ROWS = ([[1, 2], []], [[True], [2]], [[2**40], [1]], [[1.5, None], [3]], [[[]], [1]], [[1], (2,)], [[-1], [2**31 - 1]])
 
 
@@ -360,17 +369,16 @@ def test_threads_do_not_take_each_other_for_parents(tmp_path: Path) -> None:
 
 
 def test_reading_states_draws_nothing() -> None:
-    from difftest.record.encode import Encoder
 
     states = (torch.get_rng_state(), repr(np.random.get_state()), random.getstate())
-    generators.process_states(Encoder("m"), generators.twisters())
+    generators.process_states(generators.States(), generators.twisters())
     assert torch.equal(states[0], torch.get_rng_state())
     assert (repr(np.random.get_state()), random.getstate()) == states[1:]
 
 
 def test_a_state_is_read_anew_whenever_it_moved() -> None:
     numpy_twister, random_twister = generators.twisters()
-    assert numpy_twister._raw is not None and random_twister._raw is not None
+    assert numpy_twister._address and random_twister._address
     draws: list[Any] = [np.random.random, np.random.normal, np.random.normal, np.random.normal, lambda: None]
     for draw in [*draws, lambda: np.random.seed(5), lambda: np.random.seed(5), *draws]:
         draw()
