@@ -3,7 +3,7 @@
 Without these options nothing is added and nothing heavy is imported. A target whose code is the same passes without
 being executed. One that is unmeasured is skipped, with the reason, and the session then ends with exit status 3, as
 `difftest run` does; a failure beside it keeps its own exit status. The fixture `difftest_arms` gives a user's own test
-both versions, loaded side by side.
+both versions, loaded side by side. Under `difftest capture` the sampler calls of all tests are recorded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from difftest.errors import DifftestError, NothingCompared
+from difftest.record.plugin import register
 
 if TYPE_CHECKING:
     from difftest.target import Arm
@@ -50,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--difftest-base and --difftest-head go together")
     if config.getoption("--difftest-base"):
         config.pluginmanager.register(Comparisons(config), "difftest-comparisons")
+    # Tests may use a sampler without an engine, which would load the vLLM plugin.
+    register()
 
 
 def _repo(config: pytest.Config) -> Path | None:

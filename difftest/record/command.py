@@ -180,8 +180,8 @@ def capture(
     if not any(folder.glob("rank-*")):
         print(
             f"nothing was recorded in {out}: no process that the command started called "
-            f"{', '.join(settings.sites)} once vLLM had loaded its plugins, as its engine does at its start; difftest "
-            "must be installed where vLLM runs, and code that uses a sampler without an engine must call "
+            f"{', '.join(settings.sites)} once vLLM or pytest had loaded its plugins, as an engine does at its start; "
+            "difftest must be installed where vLLM runs, and code that uses a sampler with neither of them must call "
             "difftest.record.plugin.register() first",
             file=sys.stderr,
         )

@@ -5,11 +5,18 @@ Without DIFFTEST_CAPTURE it returns at once: nothing is imported, nothing is pat
 
 import os
 
+_registered = False
+
 
 def register() -> None:
-    """Called by vLLM in its main process, the engine core and every worker. Never raises."""
-    if not os.environ.get("DIFFTEST_CAPTURE"):
+    """Called by vLLM in its main process, the engine core and every worker, and by pytest. Never raises.
+
+    What is recorded is settled by the first call in a process; the others do nothing.
+    """
+    global _registered
+    if _registered or not os.environ.get("DIFFTEST_CAPTURE"):
         return
+    _registered = True
     try:
         from difftest.record.install import install
 

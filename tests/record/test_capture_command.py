@@ -117,6 +117,21 @@ def test_a_function_that_was_imported_by_name_is_recorded_too(engine: Path, tmp_
     assert len(ids) == 1 and "cmpl" not in repr(ids)
 
 
+def test_tests_that_use_a_sampler_without_an_engine_are_recorded_once(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_sampler.py").write_text("""
+import torch
+from vllm.v1.sample.sampler import Sampler
+def test_sampler():
+    from difftest.record.plugin import register
+    register()  # an engine that the test starts in its own process loads the vLLM plugin, too
+    assert Sampler()(torch.tensor([[0.0, 9.0]])).tolist() == [1]
+""")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_sampler.py")]
+    assert capture(tmp_path / "capture", command) == 0
+    (call,) = open_capture(tmp_path / "capture").calls(0)
+    assert call.site == "vllm.v1.sample.sampler:Sampler.forward" and call.result.tolist() == [1]
+
+
 def test_limits_travel_to_the_engine(engine: Path, tmp_path: Path) -> None:
     out = tmp_path / "capture"
     capture(out, [sys.executable, str(engine), "0"], site=["*:Sampler.forward"], max_calls=2)
