@@ -117,6 +117,8 @@ class Caller:
                 self._pool, self._large, self._before = pool, has_large(pool), {}
                 self._plain = {name: value for name, value in pool.items() if is_plain(value)}
             private = own_pool(arm, case, pool, self._large)
+            POISON.allocations = 0
+            POISON.fill = fill  # what the tree's own code makes for the call and leaves unwritten is undefined, too
             with self.recorder:
                 prepared = self.prepared = self.prepare(target, symbol, arm, private)
         except ApiChange as error:
@@ -131,6 +133,8 @@ class Caller:
             return NotCalled(
                 f"inputs could not be made in {arm.label}: {type(error).__name__}: {self.scrub(str(error))}"
             )
+        finally:
+            POISON.fill = None
         if not self._before:  # copies of plain data are all the same; objects of an arm's own classes need not be
             self._before = _take_each(self._freezer(), {n: v for n, v in private.items() if n in self._plain})
         made = {name: value for name, value in private.items() if name not in self._plain}
@@ -140,7 +144,6 @@ class Caller:
             arm.note(f"loading it or making its inputs changes {name} to {text}; put back before the call")
         result: Any = None
         raised: tuple[str, str] | None = None
-        POISON.allocations = 0
         POISON.fill = fill
         try:
             with self.recorder:

@@ -14,7 +14,7 @@ import torch
 
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
-from difftest.call.poison import FILLS
+from difftest.call.poison import FILLS, POISON
 from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
 from difftest.errors import ApiChange, LiftError
@@ -296,3 +296,26 @@ def test_a_setting_changed_while_loading_is_noted_and_not_there_in_the_call(call
     assert isinstance(outcome, Outcome)
     assert outcome.returned == freeze(torch.ones(1, dtype=torch.float32))
     assert "torch default dtype" in arm.notes[0]
+
+
+def test_memory_that_making_the_call_leaves_unwritten_follows_the_fill(caller: Caller) -> None:
+    """A constructor of the tree allocates, and the call reads what nobody wrote."""
+    POISON.install()
+
+    def prepare(arm: Any, private: Pool) -> Call:
+        buffer = torch.empty(64, dtype=torch.uint8)
+        return Call(lambda: buffer[:8].clone())
+
+    target, case = Target("t", (), list, prepare), Case("c", dict)
+    for fill in FILLS:
+        outcome = caller.call(target, "", PlainArm(), case, {}, fill)  # type: ignore[arg-type]
+        assert isinstance(outcome, Outcome)
+        assert bytes([fill]) * 8 in data_of(outcome.returned)
+    assert POISON.allocations > 0 and POISON.fill is None
+
+
+def data_of(frozen: Any) -> bytes:
+    """The bytes of the tensors in a frozen value."""
+    if isinstance(frozen, bytes):
+        return frozen
+    return b"".join([data_of(part) for part in frozen]) if isinstance(frozen, tuple) else b""
