@@ -55,13 +55,18 @@ HEADS = 4
 
 FAR = "more than 2^31 elements, which no file holds"
 
-NEEDS: dict[tuple[str, str], tuple[int, str]] = {
-    # (fault, target): requests without which the two versions do the same, and why
-    ("30132cd14", "v1.top_k_top_p"): (8, "the line that changed chooses Triton for 8 requests or more"),
+BLOCK = "the fault shows beyond the kernel's first block of 1024 ids"
+
+NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
+    # (fault, target): how many requests or ids are needed, fewer of which do not differ so, and why
+    ("30132cd14", "v1.top_k_top_p"): ("requests", 8, "the line that changed chooses Triton for 8 requests or more"),
     ("row: offsets of a slice start elsewhere", "v1.sampling_mask_slice_request"): (
+        "requests",
         4,
         "a slice of 2 positions behind a first one has 4 offsets, and as many ids where the slice is as long in both",
     ),
+    ("H11: noise by the place in its block", "v2.gumbel_sample"): ("ids", 1025, BLOCK),
+    ("H14: blocks compared as float32", "v2.gumbel_sample"): ("ids", 1025, BLOCK),
 }
 
 HAZARDS = (*test_planted_hazards.FAULTS, *test_axis_faults.FAULTS)
@@ -292,18 +297,24 @@ def _of_no_file(row: Row, item: Reduced, target: TargetResult, request: api.RunO
 
 
 def _needed(row: Row, item: Reduced, request: api.RunOptions, folder: Path) -> str:
-    """What a case needs that is not small and cannot be: its requests, if with one less it does not differ so."""
-    from difftest.shrink.sizes import FIRST, Cut, Sizes  # here, since it imports torch
+    """What a case needs that is not small and cannot be: its requests or ids, if with too few it does not differ so."""
+    from difftest.shrink.sizes import FIRST, LATER, Cut, Sizes  # here, since it imports torch
 
-    needed, why = NEEDS.get((row.fault, row.target), (0, ""))
-    case = read_case(Path(item.path) / "case.safetensors")
-    if item.requests[1] != needed or item.largest_axis[1] > 16:
+    if (row.fault, row.target) not in NEEDS:
         return ""
-    fewer = Sizes(case.pool()).cut(needed, range(needed - 1), Cut((FIRST,)))
+    what, needed, why = NEEDS[row.fault, row.target]
+    case = read_case(Path(item.path) / "case.safetensors")
+    many, longest = item.requests[1], item.largest_axis[1]
+    if what == "requests" and many == needed and longest <= 16:
+        fewer = Sizes(case.pool()).cut(many, range(needed - 1), Cut((FIRST,)))
+    elif what == "ids" and many <= 3 and needed <= longest < 1.1 * needed:
+        fewer = Sizes(case.pool()).cut(longest, range(needed - 1), Cut((LATER,)))
+    else:
+        return ""
     file = write_case(folder / "fewer.safetensors", case.target, case.case(), fewer)
     (target,) = api.run(replace(request, targets=(case.target,), case=str(file.path), out=None)).targets
     differs = any((m.kind, m.leaf) == (item.kind, item.leaf) for m in target.mismatches)
-    return "" if differs else f"{needed} requests: {why}"
+    return "" if differs else f"{needed} {what}: {why}"
 
 
 def measure_all(jobs: Sequence[Job], out: Path, workers: int) -> tuple[list[Row], list[str]]:
