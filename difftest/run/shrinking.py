@@ -111,7 +111,7 @@ class ShrinkRun(UnitRun):
             self.briefly = False
             if not self.accepts(pool, always=True):
                 return {"reason": f"{ALONE}{self.unjudged}"}
-        found = self.reduced(pool)[-1] if self.task["kind"] in DEADLY else self.lasting(self.reduced(pool))
+        found = self.lasting(self.reduced(pool))
         if self.seen is None:
             return {"reason": f"{ALONE}{self.unjudged}"}
         return self.record(found)
@@ -160,6 +160,8 @@ class ShrinkRun(UnitRun):
         kept = write_case(self.place / "reduced.safetensors", self.target.name, self._named(pool), pool).pool()
         times = 0
         while times < (_UNSTEADY if self.unsteady else 2):
+            if self.task["kind"] in DEADLY:
+                self.renew()  # what wrote beyond its memory may have spoiled this process without ending it
             if not self.accepts(kept, always=True):
                 return False
             times += 1
