@@ -35,9 +35,10 @@ _NUMPY_FUNCTIONS = ("empty", "empty_like")
 _RESIZES = ("resize_", "resize_as_")
 
 
-def fills(number: int) -> tuple[int, int]:
-    """The two fills of case `number`. They change from case to case, so that no value can pass for a fill in all."""
-    return _PAIRS[number % len(_PAIRS)]
+def fills(identity: str) -> tuple[int, int]:
+    """The two fills of the case of this id, hexadecimal. They change from case to case, so that no value can pass for
+    a fill in all, and are the same wherever the case is run."""
+    return _PAIRS[int(identity, 16) % len(_PAIRS)]
 
 
 class Poison:

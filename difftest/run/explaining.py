@@ -14,6 +14,7 @@ from typing import Any
 
 from difftest.call.outcome import NotCalled, Outcome
 from difftest.call.poison import fills
+from difftest.call.values import case_id
 from difftest.explain.groups import in_common
 from difftest.result import GROUP_LINES
 from difftest.run.chance import Chance
@@ -155,7 +156,7 @@ class Explanation:
         unit = self.unit
         unit.target = _wrapped(self.target, unit.unit["symbols"][arm], around)
         try:
-            return unit.call(index, arm, case, pool, fills(index)[0])
+            return unit.call(index, arm, case, pool, fills(case_id(self.target.name, pool))[0])
         finally:
             unit.target = self.target
             unit.child.board.begin(unit.child.slot)

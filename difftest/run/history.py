@@ -24,9 +24,6 @@ SHARE = 0.03
 """The second look is at so many of the identical cases, but not at fewer than this. Their number and not the time that
 they take is what counts, or what is found would depend on how loaded the machine is."""
 
-Again = Callable[[int, int, Case], tuple[Outcome | NotCalled, Freezer]]
-"""Runs a case in an arm once more: (arm, index, case) -> what came of it, and what froze its return value."""
-
 
 class Kept(NamedTuple):
     """A case that was identical, and its outcome."""
@@ -35,6 +32,10 @@ class Kept(NamedTuple):
     case: Case
     identity: str
     outcome: Outcome
+
+
+Again = Callable[[int, Kept], tuple[Outcome | NotCalled, Freezer]]
+"""Runs a case in an arm once more: (arm, case) -> what came of it, and what froze its return value."""
 
 
 class History:
@@ -64,22 +65,22 @@ class History:
         """The cases whose outcome head does not give again, or gives in the same objects, while base does neither."""
         allowed = max(FEWEST, int(SHARE * self._count))
         for kept in self.kept[: -allowed - 1 : -1]:
-            head, first = again(HEAD, kept.number, kept.case)
+            head, first = again(HEAD, kept)
             if isinstance(head, NotCalled):
                 continue
             if same(head, kept.outcome):
-                _, second = again(HEAD, kept.number, kept.case)
+                _, second = again(HEAD, kept)
                 if not _shares(first, second):
                     continue
-                _, third = again(HEAD, kept.number, kept.case)
-                if _shares(second, third) and not _shares(*(again(BASE, kept.number, kept.case)[1] for _ in range(2))):
+                _, third = again(HEAD, kept)
+                if _shares(second, third) and not _shares(*(again(BASE, kept)[1] for _ in range(2))):
                     text = "the same object or memory at every call"
                     yield kept, [Difference(Kind.ALIAS, "return", "new at every call", text)]
                 continue
-            once_more, _ = again(HEAD, kept.number, kept.case)
+            once_more, _ = again(HEAD, kept)
             if same(once_more, kept.outcome):
                 continue  # what happens once is no property of the code
-            base, _ = again(BASE, kept.number, kept.case)
+            base, _ = again(BASE, kept)
             if isinstance(base, NotCalled) or not same(base, kept.outcome):
                 continue  # base depends on it as well
             if found := compare(base, head):

@@ -248,7 +248,7 @@ class ShrinkRun(UnitRun):
         self.mismatches, self.detailed, self.index = [], 0, number
         self.earlier = None
         try:
-            self.one(number, case, pool, self.choice["case"], dead)
+            self.one(number, case, pool, case_id(self.target.name, pool), dead)
         except DifftestError:
             raise
         except Exception as error:  # a case file's own checks may expect what the candidate no longer holds
@@ -263,7 +263,7 @@ class ShrinkRun(UnitRun):
 
     def seems(self, number: int, case: Case, pool: Pool) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
-        fill, other = fills(number)
+        fill, other = self.pair = fills(case_id(self.target.name, pool))
         base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
         head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
         if isinstance(base, NotCalled) or isinstance(head, NotCalled) or is_environment(base) or is_environment(head):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
-from difftest.call.poison import POISON, fills
+from difftest.call.poison import FILLS, POISON, fills
 from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
@@ -98,6 +98,7 @@ class UnitRun:
         self.history = History()
         self.recordings = Recordings(child.states, self.repeats)
         self.index = 0
+        self.pair = FILLS
         self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
@@ -105,7 +106,7 @@ class UnitRun:
 
     def related(self, arm: int, pool: Pool) -> tuple[Outcome | NotCalled, Live]:
         """Run an arm on inputs that a relation made."""
-        outcome = self.call(self.index, arm, Case("related", lambda: pool), pool, fills(self.index)[0])
+        outcome = self.call(self.index, arm, Case("related", lambda: pool), pool, self.pair[0])
         return outcome, self.caller.live
 
     def run(self) -> None:
@@ -203,8 +204,8 @@ class UnitRun:
 
         alive: deque[Live] = deque(maxlen=4)  # or what a later call makes would lie where an earlier result was
 
-        def again(arm: int, index: int, case: Case) -> tuple[Outcome | NotCalled, Freezer]:
-            outcome = self.call(index, arm, case, case.build(), fills(index)[0])
+        def again(arm: int, kept: Kept) -> tuple[Outcome | NotCalled, Freezer]:
+            outcome = self.call(kept.number, arm, kept.case, kept.case.build(), fills(kept.identity)[0])
             alive.append(self.caller.live)
             return outcome, self.caller.output
 
@@ -224,7 +225,8 @@ class UnitRun:
         replaced: list[str] = self.child.guard.replaced()
         if not replaced and self.first is not None and self.counts["identical"]:
             index, case, pool, outcome = self.first
-            now = self.call(index, BASE, case, pool, fills(index)[0])
+            fill, _ = fills(case_id(self.target.name, pool))
+            now = self.call(index, BASE, case, pool, fill)
             self.child.board.begin(self.child.slot)
             if not _same(now, outcome):
                 return [f"base's own outcome for the case {case.label!r}, which it no longer gives"]
@@ -296,7 +298,7 @@ class UnitRun:
         if dead is not None:
             self.after_death(index, case, pool, identity, dead)
             return
-        fill, other_fill = fills(index)
+        fill, other_fill = self.pair = fills(identity)
         first_arm = HEAD if share_of(index + 1, 2) and self.first is not None else BASE
         runs: dict[int, list[Outcome | NotCalled]] = {BASE: [], HEAD: []}
         uninitialised = {}
@@ -515,7 +517,7 @@ class UnitRun:
             # A kernel that is given indices at a guess reaches beyond its memory; what that hits is chance.
             self.not_measured(f"not exercised: with guessed inputs {ARM_NAMES[arm]} {text}")
             return
-        outcome = self.call(index, 1 - arm, case, pool, fills(index)[0])
+        outcome = self.call(index, 1 - arm, case, pool, fills(identity)[0])
         if isinstance(outcome, NotCalled):
             self.not_measured(outcome.reason)
             return

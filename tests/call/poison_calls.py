@@ -131,7 +131,7 @@ def main() -> None:
     caller = Caller("cpu", GlobalStates(), str)
     result: dict[str, Any] = {"native": POISON.native}
     for number, (name, function) in enumerate(CALLS.items()):
-        first, second = fills(number)
+        first, second = fills(f"{number:x}")
         for _ in range(20):  # blocks of every size come to be reused
             torch.full((3,), 9.0), np.full(3, 9.0)
         one, other = call(caller, function, first), call(caller, function, second)

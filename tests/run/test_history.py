@@ -18,9 +18,9 @@ def looked_at(cases: int) -> list[int]:
             history.keep(Kept(number, Case("case", dict), "", OUTCOME), Freezer())
     seen: list[int] = []
 
-    def again(arm: int, index: int, case: Case) -> tuple[Outcome | NotCalled, Freezer]:
+    def again(arm: int, kept: Kept) -> tuple[Outcome | NotCalled, Freezer]:
         assert arm == HEAD
-        seen.append(index)
+        seen.append(kept.number)
         return OUTCOME, Freezer()
 
     assert list(history.second_look(again, lambda one, other: one == other)) == []
