@@ -35,6 +35,9 @@ CALLS = 12
 SECONDS = 600.0
 """For an engine to start and record them."""
 
+WRITTEN = 0.15
+"""Seconds in which what a process handed over before it was stopped is written: the end of a call, too."""
+
 # No speculation: with it the engine fails on a CPU unless the plugin mends it, and so not without capture.
 RECORDING = next(recording for recording in RECORDINGS if recording.name == "v1-plain-mixed")
 
@@ -61,6 +64,7 @@ def in_a_call(out: Path, processes: int) -> list[int]:
             pids.append(int(json.loads(manifest.readline())["pid"]))
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
+    time.sleep(WRITTEN)
     if all(rank.calls > rank.complete for rank in open_capture(out).ranks):
         return pids
     for pid in pids:
