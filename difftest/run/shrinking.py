@@ -256,10 +256,18 @@ class ShrinkRun(UnitRun):
             return False
         found = next((m for m in self.mismatches if m["kind"] == kind and m["place"] == self.task["place"]), None)
         if found is None:
+            self.unjudged = self.instead()
             return False
         self.seen = found
         self.arm = self.arm if dead is None else dead[0]
         return True
+
+    def instead(self) -> str:
+        """What a run of the candidate found that is not what is looked for."""
+        if self.unmeasured:
+            return f", it is unmeasured: {next(iter(self.unmeasured))}"[:300]
+        other = list(dict.fromkeys(f"{m['kind']} at {m['place']}" for m in self.mismatches))
+        return f", but in {', '.join(other[:3])}" if other else ", it is identical"
 
     def seems(self, number: int, case: Case, pool: Pool) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
