@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -35,11 +36,6 @@ PERCENTS = (0, 2, 3)
 BATCHES = (1, 64)
 LIMIT = 0.01
 """Change beyond which a peer calls something faster or slower: half of the smaller slowdown."""
-
-_SECONDS = 0.3
-"""Time that pytest-benchmark and asv measure each function."""
-
-_PYPERF_SHORT = ("-p", "3", "-n", "3", "-w", "1")
 
 _CALL = """
 import sys
@@ -72,8 +68,6 @@ sys.path[:0] = {paths}
 class Parse:
     params = ({arms}, {batches})
     param_names = ("arm", "batch")
-    repeat = (2, 10, {seconds})
-    rounds = 2
     def setup(self, arm, batch):
         import slowed_trees
         from pathlib import Path
@@ -105,13 +99,13 @@ def difftest(base: str, head: str, scratch: Path) -> dict[int, tuple[int, float]
 
 
 def pytest_benchmark(base: str, head: str, scratch: Path, of: str = "mean") -> dict[int, tuple[int, float]]:
-    """Two sessions, base's and head's; the `mean` or `min` of each function compared."""
+    """Two sessions, base's and head's; the `mean` or `min` of each function compared, as `--benchmark-compare-fail`."""
     times = []
     for name, tree in (("base", base), ("head", head)):
         folder = scratch / name
         folder.mkdir()
         (folder / "test_parse_output.py").write_text(_imports(tree) + _PYTEST)
-        command = ["pytest", "-q", "-p", "no:cacheprovider", f"--benchmark-max-time={_SECONDS}", "--benchmark-json=out"]
+        command = ["pytest", "-q", "-p", "no:cacheprovider", "--benchmark-json=out"]
         _run(folder, *command)
         found = json.loads((folder / "out").read_text())["benchmarks"]
         times.append({int(entry["params"]["batch"]): entry["stats"][of] for entry in found})
@@ -123,7 +117,7 @@ def pytest_benchmark_min(base: str, head: str, scratch: Path) -> dict[int, tuple
 
 
 def pyperf(base: str, head: str, scratch: Path) -> dict[int, tuple[int, float]]:
-    """Two short runs, then as `compare_to`: means that differ by more than the limit, and by its t test."""
+    """Two runs, then as `compare_to --min-speed`: means that differ by more than the limit, and by its t test."""
     import pyperf as library
     from pyperf._utils import is_significant
 
@@ -132,7 +126,7 @@ def pyperf(base: str, head: str, scratch: Path) -> dict[int, tuple[int, float]]:
         script, out = scratch / f"{name}.py", scratch / f"{name}.json"
         script.write_text(_imports(tree) + _PYPERF)
         subprocess.run(
-            [sys.executable, str(script), *_PYPERF_SHORT, "--quiet", "-o", str(out)], check=True, capture_output=True
+            [sys.executable, str(script), "--quiet", "-o", str(out)], check=True, capture_output=True
         )
         suites.append(library.BenchmarkSuite.load(str(out)))
     found = {}
@@ -151,7 +145,7 @@ def asv(base: str, head: str, scratch: Path) -> dict[int, tuple[int, float]]:
 
     (scratch / "benchmarks").mkdir()
     (scratch / "benchmarks" / "__init__.py").touch()
-    program = _ASV.format(paths=_paths(), arms=[base, head], batches=list(BATCHES), seconds=_SECONDS)
+    program = _ASV.format(paths=_paths(), arms=[base, head], batches=list(BATCHES))
     (scratch / "benchmarks" / "parse.py").write_text(program)
     (scratch / "asv.conf.json").write_text(
         json.dumps({"version": 1, "project": "p", "repo": ".", "branches": ["main"], "environment_type": "existing"})
@@ -188,10 +182,10 @@ _COMMIT = ["-c", "user.name=peers", "-c", "user.email=peers@example.org", "commi
 
 TOOLS: dict[str, tuple[Callable[[str, str, Path], dict[int, tuple[int, float]]], str, str]] = {
     "difftest": (difftest, "difftest-sampler", "default settings"),
-    "pytest-benchmark, mean": (pytest_benchmark, "pytest-benchmark", f"`--benchmark-max-time={_SECONDS}`"),
-    "pytest-benchmark, min": (pytest_benchmark_min, "pytest-benchmark", f"`--benchmark-max-time={_SECONDS}`"),
-    "pyperf": (pyperf, "pyperf", "`-p 3 -n 3 -w 1`, `compare_to`'s t test"),
-    "asv": (asv, "asv", f"2 rounds, `repeat = (2, 10, {_SECONDS})`, its own test"),
+    "pytest-benchmark, mean": (pytest_benchmark, "pytest-benchmark", "as `--benchmark-compare-fail=mean:1%`"),
+    "pytest-benchmark, min": (pytest_benchmark_min, "pytest-benchmark", "as `--benchmark-compare-fail=min:1%`"),
+    "pyperf": (pyperf, "pyperf", "20 processes, as `compare_to --min-speed=1`"),
+    "asv": (asv, "asv", "2 rounds, as `compare --factor 1.01`"),
 }
 """How each compares, the distribution whose version counts, and its settings in words."""
 
@@ -240,7 +234,8 @@ def document(report: str, workers: int) -> str:
     at_a_time = "one comparison" if workers == 1 else f"{workers} comparisons"
     return f"""# difftest bench beside pytest-benchmark, pyperf and asv
 
-Written by `tests/timing/peers.py`: every tool on the same functions in one run, in random order. Base against a copy of
+Written by `tests/timing/peers.py`: every tool on the same functions in one run, in random order, each with its
+default settings. Base against a copy of
 itself, and against heads that a calibrated loop makes 2 and 3 % slower: `parse_output` of the demonstration's tree at
 batch 1 and 64. A peer says slower or faster where its estimate is beyond {100 * LIMIT:g} % and, where it has a
 test, that test agrees; difftest by its own rule. Seconds are those of the whole comparison, processes and imports of
@@ -289,7 +284,8 @@ def main() -> int:
             head = slowed_trees.write_tree(scratch / f"head-{percent}", slowed_trees.laps_for(percent, shares)[0])
             jobs += [(tool, percent, str(base), str(head)) for tool in chosen.tool or TOOLS]
         # Round after round, so that all tools have as many comparisons wherever it ends.
-        every = [job for _ in range(chosen.repetitions) for job in jobs]
+        order = random.Random(len(jobs))
+        every = [job for _ in range(chosen.repetitions) for job in order.sample(jobs, len(jobs))]
         found: list[Verdict] = []
         for verdicts in repetitions.repeated(compare, every, chosen.workers, deadline):
             found += verdicts

@@ -21,6 +21,6 @@ def test_the_limit_lies_below_the_smaller_slowdown_on_both_sides() -> None:
 
 
 def test_the_programs_of_the_tools_are_python() -> None:
-    asv = peers._ASV.format(paths=["x"], arms=["base", "head"], batches=[1], seconds=0.1)
+    asv = peers._ASV.format(paths=["x"], arms=["base", "head"], batches=[1])
     for program in (peers._imports("tree") + peers._PYTEST, peers._imports("tree") + peers._PYPERF, asv):
         ast.parse(program)
