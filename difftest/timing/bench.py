@@ -12,6 +12,7 @@ against base, measured alike, is the floor below which nothing is believed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import selectors
@@ -46,10 +47,6 @@ LOOKS = (4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80)
 """Numbers of layouts at which a verdict is asked for; the last is the most that is measured."""
 
 FLOOR_LAYOUTS = 4
-QUADS = {"cpu": (4, 12, 24), "cuda": (12, 24, 48)}
-"""Quads of a layout: few while most shapes settle, more for those that are close, and still more for these where pairs
-vary so much that layouts differ by little else. Where loading takes seconds, more of all."""
-
 JOB_SECONDS = {"cpu": 0.25, "cuda": 0.5}
 """Time to measure one shape in one layout, where calls are long; at least two quads are measured all the same."""
 
@@ -490,11 +487,12 @@ class _Timing:
         place = {shape: n for n, shape in enumerate(shapes)}
         # Base against base comes before the heads of its shape, whose verdicts rest on it.
         self.jobs = sorted((c for c in active if c.spot in place), key=lambda c: (place[c.spot], c.head is not None))
+        quads = functools.partial(schedule.quads, state.options.device)
         request = {
             "turn": state.layouts,
             "shapes": state.shapes,
             "items": state.items,
-            "jobs": [[c.item, c.shape, self.quads(c)] for c in self.jobs],
+            "jobs": [[c.item, c.shape, quads(c.measured, len(state.floors), len(self.jobs))] for c in self.jobs],
             "under_way": sum(c.spot in begun for c in self.jobs),
             "spare": spare,
             "least": least,
@@ -512,12 +510,6 @@ class _Timing:
         measuring = sum(sum(c.seconds) for c in self.jobs) - measuring
         targets = len({comparison.target for comparison in self.jobs})
         self.loading = max(0.0, time.monotonic() - began - measuring) / targets
-
-    def quads(self, comparison: _Comparison) -> int:
-        few, many, most = QUADS[self.state.options.device]
-        if len(comparison.measured) < LOOKS[0]:
-            return few
-        return most if judge.pairs_dominate(comparison.measured) else many
 
     def collect(self) -> None:
         """Take what the process sends until it has ended, whatever ends it."""

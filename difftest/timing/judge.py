@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -54,9 +55,9 @@ def settled(measured: Sequence[Measured], rule: Rule) -> Decision | None:
     return None if decision.verdict is SpeedVerdict.INCONCLUSIVE else decision
 
 
-def pairs_dominate(measured: Sequence[Measured]) -> bool:
-    """Whether most of what layouts vary by is only what their pairs vary by, so that more pairs a layout help."""
-    return statistics.within_share([_ratios(layout) for layout in measured]) > 0.5
+def quads_wanted(measured: Sequence[Measured], loading: float) -> int:
+    """Quads of a further layout with which the time says the most, where loading it costs that of so many quads."""
+    return math.ceil(statistics.pairs_wanted([_ratios(layout) for layout in measured], 2 * loading) / 2)
 
 
 def judge_shape(

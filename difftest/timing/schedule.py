@@ -1,16 +1,19 @@
-"""What the next measuring process is to measure, so that a short budget ends in a few verdicts and not in none.
+"""What the next measuring process is to measure, and how much of it.
 
-A verdict needs at least :data:`FEWEST_LAYOUTS` loadings of a shape, and most take :data:`PLANNED_LAYOUTS`. So no more
-shapes are begun than the time left can give that many: in the first process as many as fit into that part of it; those
-that are begun are gone on with, as many as still can be settled; and others begin when time is left over. A shape that
-so many layouts did not settle waits until no other does. Pure functions.
+A short budget is to end in a few verdicts and not in none. A verdict needs at least :data:`FEWEST_LAYOUTS` loadings of
+a shape, and most take :data:`PLANNED_LAYOUTS`. So no more shapes are begun than the time left can give that many: in
+the first process as many as fit into that part of it; those that are begun are gone on with, as many as still can be
+settled; and others begin when time is left over. A shape that so many layouts did not settle waits until no other does.
+Pure functions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from .judge import Measured, quads_wanted
 from .statistics import FEWEST_LAYOUTS
 
 PLANNED_LAYOUTS = FEWEST_LAYOUTS + 1
@@ -19,6 +22,16 @@ LEAST_SHARE = 0.05
 
 TARGETS_FIRST = 6
 """Targets that the first process loads, when it is not known yet what loading and measuring take."""
+
+QUADS = {"cpu": (4, 24, 96), "cuda": (12, 24, 96)}
+"""Quads of a layout. The first: few where many shapes wait, of which most settle with few; else the second number,
+with which four layouts settle what is alike or far apart. From the fourth layout on as many as pay for the loading
+(:func:`difftest.timing.judge.quads_wanted`), at most the third number."""
+
+FEW_SHAPES = 12
+LOADING_QUADS = 100
+"""What a process costs until it measures, in the time of quads; its jobs share it. (A tenth of a second, and 1 ms a
+quad, for `v1.parse_output` at batch 16.)"""
 
 Spot = tuple[str, int]
 """A shape of a target, by the target's name and the shape's number: base against base and against every head."""
@@ -34,6 +47,21 @@ class Begun(NamedTuple):
 
     layouts: int
     seconds: float
+
+
+def quads(device: str, measured: Sequence[Measured], shapes: int, jobs: int) -> int:
+    """How many quads the next layout of a comparison has; an even number, so that both orders are equally frequent.
+
+    Args:
+        measured: its layouts so far.
+        shapes: how many shapes the bench has in all.
+        jobs: comparisons that the next process measures.
+    """
+    few, usual, most = QUADS[device]
+    if len(measured) < FEWEST_LAYOUTS:
+        return few if shapes > FEW_SHAPES else usual
+    wanted = quads_wanted(measured, LOADING_QUADS / jobs)
+    return max(few, 2 * min(math.ceil(wanted / 2), most // 2))
 
 
 def in_turn(spots: Iterable[Spot]) -> list[Spot]:

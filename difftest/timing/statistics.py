@@ -19,22 +19,28 @@ few layouts. A head is
 
 What it does, simulated with layout offsets of 0.45 % (a seventh of them three times the rest), shifts of whole
 processes of 0.1 %, Student-t noise (3 degrees) of 1 % a pair, 15 % of the pairs disturbed by 30 % on average and a
-place effect of 0.4 %; 8 pairs in the first four layouts and 24 in later ones, 48 where pairs account for most of what
-layouts vary by (:func:`within_share`), asked after 4, 6, 8 … and at most 80 (0.5, 2, 3 and 5 %: always 24, at most 50):
+place effect of 0.4 %; 48 pairs in the first four layouts, then as many as :func:`pairs_wanted` says for four shapes,
+asked after 4, 6, 8 … and at most 80:
 
-====== ================================================ =========
-truth  verdicts                                         layouts
-====== ================================================ =========
-0      2000 no change of 2000                           10
-0.5 %  22 slower, 77 no change, 1 inconclusive of 100   22
-1 %    296 slower, 4 no change of 300                   16
-2 %    100 slower of 100                                11
-3 %    100 slower of 100                                8
-5 %    100 slower of 100                                7
-====== ================================================ =========
+====== ================================================ ========= ======
+truth  verdicts                                         layouts   pairs
+====== ================================================ ========= ======
+0      1000 no change of 1000                           9         330
+0.5 %  30 slower, 70 no change of 100                   24        760
+1 %    300 slower of 300                                18        610
+2 %    100 slower of 100                                10        360
+3 %    100 slower of 100                                7         290
+5 %    100 slower of 100                                6         260
+====== ================================================ ========= ======
 
-With pairs four times as noisy and layouts as above: again 2000 no change of 2000 (25 layouts) and 296 of 300 changes of
-1 % found, 4 no change (40 layouts).
+With pairs four times as noisy and layouts as above: 600 no change of 600 (18 layouts, 1640 pairs) and 200 of 200
+changes of 1 % found (31 layouts, 3010 pairs).
+
+Why asking again and again is allowed: each of the at most 13 questions has the small alpha to itself, so by Bonferroni
+fewer than 13 in 10,000 shapes without a change would be called changed, were there no threshold as well. Layouts of
+unlike numbers of pairs vary by unlike amounts; Student's t of a mean of such ones is at small alphas never beyond its
+quantiles more often than of like ones (Bakirov and Székely 2006; Ibragimov and Müller 2010). How many pairs the next
+layout has depends on how far those before lie apart, never on which arm they favour.
 """
 
 from __future__ import annotations
@@ -54,6 +60,8 @@ Floats = NDArray[np.float64]
 RESAMPLES = 50_000
 FEWEST_LAYOUTS = 4
 """Layouts below which nothing is said of the code: what layouts vary by is not known from so few."""
+OFFSET = 0.002
+"""What layouts vary by at least, however little they seem to: a few of them may be alike by chance."""
 _MEDIANS = 512
 """Resampled medians that are kept for each layout; the bootstrap draws from them."""
 
@@ -218,8 +226,15 @@ def estimate(
     )
 
 
-def within_share(layouts: Sequence[ArrayLike]) -> float:
-    """About what part of the variance of the layouts' medians comes from the pairs within them, at most 1.
+def pairs_wanted(layouts: Sequence[ArrayLike], loading: float) -> float:
+    """Pairs of a layout with which a given time says the most, as far as a few layouts tell.
+
+    With n pairs, layouts vary by `between + pair / n` and cost `loading + n`; so the variance of their mean after a
+    given time goes with the product, which is least at `sqrt(loading * pair / between)`.
+
+    Args:
+        layouts: per-pair ratios of what was measured.
+        loading: what loading a layout costs, in the time of a pair.
 
     Raises:
         ValueError: fewer than two layouts.
@@ -230,9 +245,10 @@ def within_share(layouts: Sequence[ArrayLike]) -> float:
     middles = np.array([np.median(values) for values in logs])
     # A median of normal values has pi / 2 times the variance of their mean; quartiles, since pairs have heavy tails.
     spreads = [float(np.subtract(*np.percentile(values, (75, 25)))) / 1.349 for values in logs]
-    within = float(np.mean([math.pi / 2 * s * s / values.size for s, values in zip(spreads, logs, strict=True)]))
-    whole = float(middles.var(ddof=1))
-    return min(1.0, within / whole) if whole else 1.0
+    pair = math.pi / 2 * float(np.mean([spread * spread for spread in spreads]))
+    within = pair * float(np.mean([1 / values.size for values in logs]))
+    between = max(float(middles.var(ddof=1)) - within, OFFSET**2)
+    return math.sqrt(loading * pair / between)
 
 
 def decide(found: Estimate, rule: Rule | None = None) -> Decision:

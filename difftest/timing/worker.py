@@ -21,6 +21,7 @@ early: that arm changed what all measurements of the process stand on.
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import re
@@ -32,7 +33,7 @@ from typing import Any
 
 from difftest.errors import ApiChange
 from difftest.run.worker import Child, main
-from difftest.target import Call, Made, Shape, Target
+from difftest.target import Call, Made, Pool, Shape, Target
 from difftest.timing.blocks import Fresh, Hooks, PairedBlocks, Settings, quiet_collector
 from difftest.timing.layout import scatter
 from difftest.timing.reading import may_be_lazy, read
@@ -182,7 +183,7 @@ class Turn:
         shape = self.shapes[item["target"]][next(shape for i, shape, _ in self.request["jobs"] if i == index)]
         for attempt in (0, 1):
             try:
-                call = self.fresh(item, label, shape)(0)
+                call = self.fresh(item, label, shape.build(), shape.vary)(0)
                 self.child.states.restore()
                 self.synchronise()
                 begin = time.perf_counter_ns()
@@ -213,6 +214,7 @@ class Turn:
                 raise Failed(self.failed[target, label])
         shape = self.shapes[target][number]
         pool = shape.build()
+        vary = None if shape.vary is None else functools.lru_cache(maxsize=2)(shape.vary)  # both arms copy the same
         size = _bytes(pool) + OBJECT_BYTES
         lazy = self.lazy[target, base] or self.lazy[target, head]
         hooks = Hooks(
@@ -222,8 +224,8 @@ class Turn:
             agree=_agreement() if self.request["agree"][target] else None,
         )
         blocks = PairedBlocks(
-            self.fresh(item, base, shape),
-            self.fresh(item, head, shape),
+            self.fresh(item, base, pool, vary),
+            self.fresh(item, head, pool, vary),
             replace(SETTINGS[self.child.device], input_bytes=size),
             hooks,
             head_first=bool(self.number % 2),
@@ -241,22 +243,21 @@ class Turn:
             "varies": shape.vary is not None,
         }
 
-    def fresh(self, item: Mapping[str, Any], label: str, shape: Shape) -> Fresh:
-        """Makes calls of one arm: inputs copied from one pool, or made anew where the shape can vary."""
+    def fresh(self, item: Mapping[str, Any], label: str, pool: Pool, vary: Callable[[int], Pool] | None) -> Fresh:
+        """Makes calls of one arm: inputs copied from one pool, or from one of its own where the shape can vary."""
         from difftest.call.values import own_copy
 
         child = self.child
         target = child.targets[item["target"]]
         symbol = item["symbols"][item["arms"].index(label)]
         arm = child.arm(label)
-        prepare, vary = child.caller.prepare, shape.vary
+        prepare = child.caller.prepare
         if vary is not None:
 
             def varied(number: int) -> Call:
                 return prepare(target, symbol, arm, own_copy(arm, vary(number)))
 
             return varied
-        pool = shape.build()
         return lambda number: prepare(target, symbol, arm, own_copy(arm, pool))
 
     def restore(self) -> None:

@@ -126,7 +126,7 @@ def pyperf(base: str, head: str, scratch: Path) -> dict[int, tuple[int, float]]:
         script, out = scratch / f"{name}.py", scratch / f"{name}.json"
         script.write_text(_imports(tree) + _PYPERF)
         subprocess.run(
-            [sys.executable, str(script), "--quiet", "-o", str(out)], check=True, capture_output=True
+            [sys.executable, str(script), "--fast", "--quiet", "-o", str(out)], check=True, capture_output=True
         )
         suites.append(library.BenchmarkSuite.load(str(out)))
     found = {}
@@ -184,7 +184,7 @@ TOOLS: dict[str, tuple[Callable[[str, str, Path], dict[int, tuple[int, float]]],
     "difftest": (difftest, "difftest-sampler", "default settings"),
     "pytest-benchmark, mean": (pytest_benchmark, "pytest-benchmark", "as `--benchmark-compare-fail=mean:1%`"),
     "pytest-benchmark, min": (pytest_benchmark_min, "pytest-benchmark", "as `--benchmark-compare-fail=min:1%`"),
-    "pyperf": (pyperf, "pyperf", "20 processes, as `compare_to --min-speed=1`"),
+    "pyperf": (pyperf, "pyperf", "`--fast`: 10 processes, as `compare_to --min-speed=1`"),
     "asv": (asv, "asv", "2 rounds, as `compare --factor 1.01`"),
 }
 """How each compares, the distribution whose version counts, and its settings in words."""
@@ -228,20 +228,23 @@ def table(found: Sequence[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def document(report: str, workers: int) -> str:
-    """The table as a page that says what it rests on."""
+def document(report: str, workers: int, beside: bool) -> str:
+    """The table as a page that says what it rests on; `beside`: whether other benches ran at the same time."""
     facts = environment("cpu", None)
     at_a_time = "one comparison" if workers == 1 else f"{workers} comparisons"
     return f"""# difftest bench beside pytest-benchmark, pyperf and asv
 
-Written by `tests/timing/peers.py`: every tool on the same functions in one run, in random order, each with its
-default settings. Base against a copy of
-itself, and against heads that a calibrated loop makes 2 and 3 % slower: `parse_output` of the demonstration's tree at
-batch 1 and 64. A peer says slower or faster where its estimate is beyond {100 * LIMIT:g} % and, where it has a
-test, that test agrees; difftest by its own rule. Seconds are those of the whole comparison, processes and imports of
-torch included, for each of the two shapes. The error is the estimate's distance from the truth in percentage points.
+Written by `tests/timing/peers.py`: every tool on the same functions in one run, in random order, each with its default
+settings (pyperf with its `--fast`, which halves its processes) and the comparison that its documentation names. Base
+against a copy of itself, and against heads that a calibrated loop makes 2 and 3 % slower: `parse_output` of the
+demonstration's tree at batch 1 and 64. A peer says slower or faster where its estimate is beyond {100 * LIMIT:g} %
+and, where it has a test, that test agrees; difftest by its own rule. Seconds are those of the whole comparison,
+processes and imports of torch included, for each of the two shapes. The error is the estimate's distance from the
+truth in percentage points. asv interleaves two versions only in environments that it builds itself; here they are two
+values of a parameter in one run of it.
+
 Measured on {repetitions.machine()}, Python {facts["python"]}, torch {facts["torch"]}; {at_a_time} at a time, each on
-two cores of its own.
+two cores of its own{", with other benches on the other cores" if beside else ""}.
 
 {report}"""
 
@@ -272,6 +275,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="comparisons at a time, two cores each [%(default)s]")
     parser.add_argument("--tool", choices=[*TOOLS], action="append", help="only this one; may be given again")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no comparison begins later")
+    parser.add_argument("--beside", action="store_true", help="say that other benches run at the same time")
     parser.add_argument("--write", type=Path, help="file for the report, in markdown")
     chosen = parser.parse_args()
     deadline = time.monotonic() + chosen.seconds
@@ -292,7 +296,7 @@ def main() -> int:
     report = table(found)
     print(report)
     if chosen.write:
-        chosen.write.write_text(document(report, chosen.workers))
+        chosen.write.write_text(document(report, chosen.workers, chosen.beside))
     return 0
 
 

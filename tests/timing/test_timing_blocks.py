@@ -108,10 +108,12 @@ def test_order_is_abba_and_turns_round_at_every_quad() -> None:
 def test_every_call_has_inputs_of_its_own_and_both_arms_the_same_contents() -> None:
     seen: dict[str, list[list[int]]] = {"base": [], "head": []}
     fresh: dict[str, Fresh] = {arm: varied(inputs.append) for arm, inputs in seen.items()}
-    measured(fresh["base"], fresh["head"], quads=3, settings=Settings(max_calls=4))
-    assert len({id(values) for inputs in seen.values() for values in inputs}) == 2 * len(seen["base"])
-    assert sorted(seen["base"]) == sorted(seen["head"])
-    assert len({tuple(values) for values in seen["base"]}) == len(seen["base"])
+    _, conditions = measured(fresh["base"], fresh["head"], quads=4, settings=Settings(max_calls=4))
+    assert len({id(values) for inputs in seen.values() for values in inputs}) == sum(map(len, seen.values()))
+    base, head = ({tuple(values) for values in inputs} for inputs in seen.values())
+    assert (len(base), len(head)) == (len(seen["base"]), len(seen["head"]))
+    ahead = (conditions.calls + 1) * (4 + Settings.warm_quads) // 2  # before every other quad an arm's own block
+    assert len(base - head) == len(head - base) == ahead
 
 
 def test_a_head_that_compiles_at_its_first_call_is_not_slower_for_it() -> None:
@@ -215,7 +217,20 @@ def test_state_is_restored_before_every_block_and_the_device_waited_for() -> Non
         blocks = PairedBlocks(says(told, "call"), says(told, "call"), replace(settings, lead_in=1), hooks)
         told.clear()
         blocks.take(1)
-    assert told == ["restore", "wait", "call", "wait"] * 8
+    ahead = ["restore", "wait", "call", "call", "wait"]
+    assert told == ahead + ["restore", "wait", "call", "wait"] * 8
+
+
+def test_a_block_that_does_not_count_runs_ahead_of_each_quad() -> None:
+    told: list[str] = []
+    settings = Settings(max_calls=2, block_ns=10**9, min_warm_calls=1, warm_calls=1)
+    with quiet_collector():
+        blocks = PairedBlocks(says(told, "b"), says(told, "h"), settings)
+        told.clear()
+        pairs = blocks.take(2)
+    assert "".join(told) == "hhhbbbhhhhhhbbb" + "bbbhhhbbbbbbhhh"
+    assert len(pairs) == 4
+    assert blocks.conditions.base_garbage == blocks.conditions.head_garbage == 0
 
 
 def test_what_a_call_raises_comes_out_and_the_collector_is_as_before() -> None:

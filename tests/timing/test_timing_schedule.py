@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from bench_results import measured
 
-from difftest.timing.schedule import Begun, Spot, affordable, in_turn, offered, spare
+from difftest.timing.schedule import QUADS, Begun, Spot, affordable, in_turn, offered, quads, spare
 
 
 def grid(target: str, count: int) -> list[Spot]:
@@ -49,3 +50,14 @@ def test_as_many_are_offered_as_times_of_others_make_likely() -> None:
     assert offered(waiting, 1.9, known) == []
     assert offered(waiting, 2.9, known, {"one"}, 1.0) == [("one", 0)]
     assert offered(waiting, 2.9, known, (), 1.0) == []
+
+
+def test_first_layouts_are_short_where_many_shapes_wait_and_later_ones_as_long_as_pays() -> None:
+    few, usual, most = QUADS["cpu"]
+    assert quads("cpu", [], 90, 270) == quads("cpu", measured(10, 0, layouts=3), 90, 270) == few
+    assert quads("cpu", [], 4, 8) == usual
+    layouts = measured(10, 0, layouts=8)
+    alone, together = quads("cpu", layouts, 4, 1), quads("cpu", layouts, 90, 100)
+    assert few <= together < alone <= most
+    assert alone % 2 == together % 2 == 0
+    assert quads("cpu", measured(10, 0, layouts=8, offset=0.0), 4, 1) >= alone

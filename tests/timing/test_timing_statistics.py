@@ -121,13 +121,17 @@ def test_one_layout_never_settles_anything_however_many_pairs_it_has() -> None:
     assert decision.verdict is SpeedVerdict.INCONCLUSIVE and decision.more_pairs >= 3 * 5_000
 
 
-def test_what_layouts_vary_by_is_told_from_what_pairs_vary_by() -> None:
+def test_more_pairs_are_wanted_the_more_they_vary_and_the_more_a_loading_costs() -> None:
     rng = np.random.default_rng(2)
-    offsets = np.exp(rng.normal(0, 0.004, 40))
-    calm = [offset * np.exp(0.002 * rng.standard_t(3, 24)) for offset in offsets]
-    rough = [offset * np.exp(0.04 * rng.standard_t(3, 24)) for offset in offsets]
-    assert statistics.within_share(calm) < 0.2
-    assert statistics.within_share(rough) > 0.6
+    offsets = np.exp(rng.normal(0, 0.004, 1000))
+    calm = [offset * np.exp(0.002 * rng.standard_normal(24)) for offset in offsets]
+    rough = [offset * np.exp(0.02 * rng.standard_normal(24)) for offset in offsets]
+    # sqrt(loading * pi / 2 * pair / between)
+    assert statistics.pairs_wanted(calm, 50) == pytest.approx(math.sqrt(50 * math.pi / 2) * 0.5, rel=0.3)
+    assert statistics.pairs_wanted(rough, 50) == pytest.approx(math.sqrt(50 * math.pi / 2) * 5, rel=0.3)
+    assert statistics.pairs_wanted(rough, 200) == pytest.approx(2 * statistics.pairs_wanted(rough, 50))
+    with pytest.raises(ValueError, match="a single layout"):
+        statistics.pairs_wanted(calm[:1], 50)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
