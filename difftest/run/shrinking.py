@@ -300,7 +300,8 @@ class ShrinkRun(UnitRun):
         try:
             for relation in self.target.relations:
                 relation.other(copied(pool))
-        except Exception:
+        except Exception as error:
+            self.unjudged = f", a relation cannot take it: {type(error).__name__}: {error}"[:300]
             return False
         return True
 
