@@ -377,8 +377,8 @@ class Reducer:
 
 
 def requests(pool: Pool) -> int:
-    """How many requests a pool seems to be of: those that it lists as `requests`, else the most frequent length of first
-    axes that is not that of what is flat in another leaf. Offsets are one longer."""
+    """How many requests a pool seems to be of: those that it lists as `requests`, else the most frequent length of
+    first axes that is not that of what is flat in another leaf. Offsets are one longer."""
     listed = pool.get("requests")
     if isinstance(listed, list):
         return len(listed)
