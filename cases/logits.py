@@ -338,9 +338,10 @@ PROBABILITIES: dict[str, Pattern] = {
     "most have none": _masked_probs,
     "all zero": _constant(0.0),
     "NaN everywhere": _constant(NAN),
+    "below zero": _constant(-0.25),
 }
-"""Patterns of probabilities [rows, vocab] by name. All but the last two sum to about 1 along the vocabulary."""
-UNUSUAL_PROBABILITIES = frozenset(("all zero", "NaN everywhere"))
+"""Patterns of probabilities [rows, vocab] by name. All but the last three sum to about 1 along the vocabulary."""
+UNUSUAL_PROBABILITIES = frozenset(("all zero", "NaN everywhere", "below zero"))
 
 
 def probabilities(

@@ -337,6 +337,13 @@ def recovered_cases() -> Iterator[Case]:
         for target in ("all on id 0", "tail has none", "all zero", "all on the last id")
         for vocabulary in (2, 15, 17, 33)
     ]
+    # A placeholder keeps no id from being recovered, the last one included, which it is as an index from the end; and
+    # with all ids left and all below zero, what lies beyond them is larger.
+    tails += [
+        row_of(RECOVERED_AXES, draft_probabilities="none", target_probabilities=target, drafts=ids)
+        for target in ("all on the last id", "below zero")
+        for ids in ("-1 first", "-1 last", "-1 everywhere")
+    ]
     later = [row_of(RECOVERED_AXES, fp64_noise=True, noise=noise) for noise in ("random", "near ties", "one zero")]
     # Pairs are met by two requests: a third would only take time.
     narrow: axes.Axes = {**common, "vocabulary": (VOCABULARY, 2, 17), "batch": (2,)}
