@@ -274,12 +274,19 @@ class ShrinkRun(UnitRun):
         fill, other = self.pair = fills(case_id(self.target.name, pool))
         base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
         head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
-        if isinstance(base, NotCalled) or isinstance(head, NotCalled) or is_environment(base) or is_environment(head):
-            return False
+        for outcome in (base, head):
+            if isinstance(outcome, NotCalled):
+                self.unjudged = f", it is unmeasured: {outcome.reason}"[:300]
+                return False
+            if is_environment(outcome):
+                self.unjudged = f", it cannot run here: {outcome.raised}"[:300]
+                return False
+        assert isinstance(base, Outcome) and isinstance(head, Outcome)
         raised = [base.raised and base.raised[0], head.raised and head.raised[0]]
         if self.raised is None:
             self.raised = raised
         if raised != self.raised:
+            self.unjudged = f", but raises {raised}, not {self.raised}"[:300]
             return False
         if not self.briefly:
             return True
