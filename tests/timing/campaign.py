@@ -293,28 +293,43 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="file for the report, in markdown")
     chosen = parser.parse_args()
     runs = [read_run(path) for path in chosen.join] if chosen.join else [campaign(chosen)]
-    report = table([shape for run in runs for shape in run.judged()])
+    report = sections(runs)
     print(report)
     if chosen.write:
-        chosen.write.write_text(document(report, runs))
+        chosen.write.write_text(document(report))
     return 0
 
 
-def document(report: str, runs: Sequence[Run]) -> str:
-    """The report as a page that says what it rests on."""
+def sections(runs: Sequence[Run]) -> str:
+    """A table for each machine; parts of one machine go into one."""
+    return "\n".join(
+        section([run for run in runs if run.facts == facts])
+        for n, facts in enumerate(run.facts for run in runs)
+        if facts not in [run.facts for run in runs[:n]]
+    )
+
+
+def section(runs: Sequence[Run]) -> str:
+    """What was found on one machine, and what it rests on."""
     facts = runs[0].facts
-    if any(run.facts != facts for run in runs):
-        raise ValueError("parts of different machines do not go into one table")
     at_a_time = "one bench" if facts["at a time"] == "1" else f"{facts['at a time']} benches"
     calibrations = sum(len(run.shares) for run in runs)
+    return f"""## On {facts["machine"]}
+
+Python {facts["python"]}, torch {facts["torch"]}; {at_a_time} at a time, each on two cores of its own. The slower heads'
+loop was calibrated {calibrations} times.
+
+{table([shape for run in runs for shape in run.judged()])}"""
+
+
+def document(report: str) -> str:
+    """The report as a page that says what it rests on."""
     return f"""# How often a bench is right
 
 Written by `tests/timing/campaign.py`. Every repetition is a whole `difftest bench` of four shapes of `v1.parse_output`
 (batch 1, 16, 64, 256; 3 drafts, acceptance 0.6, vocabulary 151,936) with default settings and processes of its own.
-Measured on {facts["machine"]}, Python {facts["python"]}, torch {facts["torch"]}; {at_a_time} at a time, each on two
-cores of its own. *Busy* means that a process which never rests has the second of them. The slower heads' loop was
-calibrated {calibrations} times. Seconds are those of the whole command, imports of torch included. Bounds are exact
-(Clopper and Pearson), one-sided, 95 %.
+*Busy* means that a process which never rests has the second of its two cores. Seconds are those of the whole command,
+imports of torch included. Bounds are exact (Clopper and Pearson), one-sided, 95 %.
 
 {report}"""
 

@@ -81,7 +81,10 @@ def test_the_table_counts_what_was_said(tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     campaign.keep(kept, {"facts": facts}, *({"shares": s} for s in shares), *(shape._asdict() for shape in found))
     assert campaign.read_run(kept) == run
-    assert "calibrated 6 times" in campaign.document("", [run, run])
+    other = run._replace(facts={**facts, "machine": "32 cores"})
+    page = campaign.document(campaign.sections([run, other, run]))
+    assert [line for line in page.splitlines() if line.startswith("## ")] == ["## On 2 cores", "## On 32 cores"]
+    assert page.index("calibrated 6 times") < page.index("| both | 20 |") < page.index("calibrated 3 times")
     lines = campaign.table(run.judged()).splitlines()
     bound = 100 * repetitions.at_most(1, 7)
     assert f"| idle | 7 | 1 | 0 | 6 | 0 | at most {bound:.2f} % | 0.7 (95 % within 0.7) |" in lines
