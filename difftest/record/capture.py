@@ -30,6 +30,7 @@ from difftest.record import device
 from difftest.record.channel import Channel
 from difftest.record.environment import environment, own_rank
 from difftest.record.generators import cuda_in_use, process_states, twisters
+from difftest.record.host import host_facts
 from difftest.record.lines import SCHEMA
 from difftest.record.storages import Pieces, Storages
 from difftest.record.walk import Taken, take
@@ -468,7 +469,7 @@ class Recorder:
             "rank": rank,
             "world_size": world_size,
             "pid": os.getpid(),
-            "environment": environment() | {"engine_fixes": list(self.engine_fixes)},
+            "environment": environment() | {"engine_fixes": list(self.engine_fixes), "host": host_facts()},
             "sites": list(self.sites),
             "limits": limits,
         }

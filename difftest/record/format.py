@@ -31,6 +31,7 @@ from difftest.record.decode import (
     generator,
     rng_states,
 )
+from difftest.record.host import fault_of
 from difftest.record.lines import MAX_BYTES, SCHEMA, lines, unseal
 
 __all__ = [
@@ -96,7 +97,7 @@ class Rank:
     Attributes:
         name: its folder, `rank-0`.
         rank, world_size: as torch.distributed has them; 0 of 1 without it.
-        environment: versions, device, driver, flags, engine fixes in force.
+        environment: versions, device, driver, flags, engine fixes in force, `host` (:mod:`difftest.record.host`).
         sites: what was to be recorded.
         limits: max_calls, max_bytes, one_in.
         calls: how many calls begin in it.
@@ -530,6 +531,7 @@ def _checked(record: dict[str, Any], where: str) -> dict[str, Any]:
         need(record["schema"] == SCHEMA, f"schema {str(record['schema'])[:40]!r}, this reads {SCHEMA}")
         need(count("rank") and count("world_size") and count("pid"), "rank, world_size and pid are counts")
         need(isinstance(record["environment"], dict), "`environment` is no object")
+        need(not (fault := fault_of(record["environment"].get("host", {}))), f"`environment`: {fault}")
         need(isinstance(record["limits"], dict), "`limits` is no object")
         need(isinstance(record["sites"], list) and all(map(text, record["sites"])), "`sites` is no list of names")
     elif kind == "begin":
