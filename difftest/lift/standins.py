@@ -20,13 +20,15 @@ class StandIn:
         name: `package.module` for a whole module, `package.module:attribute`, or `torch.ops.NAMESPACE` for compiled
             operators; one of these that the process has is used itself.
         make: makes the object (for a module: a mapping of its attributes). Called in the worker, once an arm.
-            Its docstring says what the stand-in assumes.
+            Its docstring says what the stand-in assumes. With `facts` it is given those that are known, by name.
         partial: names of the module that the stand-in lacks are lifted from the tree all the same.
+        facts: what it assumes of the host unless it is told, as `name` of the fact `module:name`.
     """
 
     name: str
-    make: Callable[[], Any]
+    make: Callable[..., Any]
     partial: bool = False
+    facts: tuple[str, ...] = ()
 
     @property
     def assumes(self) -> str:
@@ -40,14 +42,20 @@ class StandIns:
         items: the stand-ins.
         host: take the objects from the installed package instead (`--host`).
         built: modules that a build makes, so that a source tree lacks them.
+        facts: what is known of the host, by `module:name`; stand-ins that take them assume nothing else.
     """
 
     def __init__(
-        self, items: Mapping[str, StandIn] | None = None, host: str | None = None, built: Iterable[str] = ()
+        self,
+        items: Mapping[str, StandIn] | None = None,
+        host: str | None = None,
+        built: Iterable[str] = (),
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.items = dict(items or {})
         self.host = host
         self.built = tuple(built)
+        self.facts = dict(facts or {})
         self._attributes: dict[str, Mapping[str, Any]] = {}
 
     def key_for(self, module: str, attribute: str | None) -> str | None:
@@ -70,7 +78,7 @@ class StandIns:
     def attributes(self, module: str) -> Mapping[str, Any]:
         """What a stand-in for a whole module provides."""
         if module not in self._attributes:
-            self._attributes[module] = self.items[module].make()
+            self._attributes[module] = self._make(self.items[module])
         return self._attributes[module]
 
     def make(self, key: str) -> Any:
@@ -79,4 +87,11 @@ class StandIns:
             module, _, attribute = key.partition(":")
             found = importlib.import_module(module)
             return getattr(found, attribute) if attribute else found
-        return self.items[key].make()
+        return self._make(self.items[key])
+
+    def _make(self, item: StandIn) -> Any:
+        if not item.facts:
+            return item.make()
+        module = item.name.partition(":")[0]
+        names = {name: f"{module}:{name}" for name in item.facts}
+        return item.make({name: self.facts[fact] for name, fact in names.items() if fact in self.facts})

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
+from typing import Any
 
 from difftest.lift.standins import StandIns
 
 
-def standins_for(package: str, host: str | None = None) -> StandIns:
+def standins_for(package: str, host: str | None = None, facts: Mapping[str, Any] | None = None) -> StandIns:
     """The stand-ins of a package's profile; none when it has no profile.
 
     Args:
         package: top-level package of the code under test.
         host: take the real objects from the installed package of this name.
+        facts: what is known of the host that is stood in for (:mod:`difftest.record.host`).
     """
     if importlib.util.find_spec(f"{__name__}.{package}") is None:
         return StandIns({}, host)
     profile = importlib.import_module(f"{__name__}.{package}")
-    return StandIns({item.name: item for item in profile.STANDINS}, host, profile.BUILT)
+    return StandIns({item.name: item for item in profile.STANDINS}, host, profile.BUILT, facts)

@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 from difftest.lift.standins import StandIn
 
 
-def triton_utils() -> Mapping[str, Any]:
-    """Triton is there and usable (HAS_TRITON is True), as on a GPU worker; kernels run in the mode the report gives."""
+def triton_utils(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Triton is there and usable (HAS_TRITON is True), as on a GPU worker; kernels run in the mode the report gives.
+
+    Where a captured engine had it otherwise, HAS_TRITON is as there; kernels that are called all the same run.
+    """
     try:
         import triton
         import triton.language as tl
@@ -24,7 +27,7 @@ def triton_utils() -> Mapping[str, Any]:
     except ImportError as error:
         raise ImportError("this target needs triton: pip install 'difftest-sampler[triton]'") from error
     names: dict[str, Any] = {
-        "HAS_TRITON": True,
+        "HAS_TRITON": given.get("HAS_TRITON", True),
         "LOG2E": 1.4426950408889634,
         "LOGE2": 0.6931471805599453,
         "triton": triton,
@@ -76,9 +79,10 @@ class Platform:
     dispatch_key = "CPU"
     supported_dtypes: tuple[Any, ...] = ()
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, given: Mapping[str, Any]) -> None:
         self.device_type = device_type
         self.device_name = device_type
+        self._given = given
 
     def is_cpu(self) -> bool:
         return self.device_type == "cpu"
@@ -113,6 +117,8 @@ class Platform:
 
     def num_compute_units(self, device_id: int = 0) -> int:
         """On a CPU so few that one Triton program serves several rows, as with the large batches of a GPU."""
+        if (recorded := self._given.get("num_compute_units")) is not None:
+            return int(recorded)
         if not self.is_cuda():
             return 3
         import torch
@@ -120,7 +126,7 @@ class Platform:
         return int(torch.cuda.get_device_properties(device_id).multi_processor_count)
 
     def get_cpu_architecture(self) -> Any:
-        return None
+        return self._given.get("get_cpu_architecture")
 
     def opaque_attention_op(self) -> bool:
         return False
@@ -140,10 +146,13 @@ class _Names:
         return name
 
 
-def platforms() -> Mapping[str, Any]:
-    """The platform is the device the run is on: a plain CPU without pinned memory, or CUDA."""
+def platforms(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The platform is the device the run is on: a plain CPU without pinned memory, or CUDA.
+
+    The processor's architecture and the number of compute units are those of a captured engine, where there is one.
+    """
     return {
-        "current_platform": Platform(os.environ.get("DIFFTEST_DEVICE", "cpu")),
+        "current_platform": Platform(given.get("device_type", os.environ.get("DIFFTEST_DEVICE", "cpu")), given),
         "CpuArchEnum": _Names(),
         "PlatformEnum": _Names(),
     }
@@ -249,9 +258,10 @@ def pooling_params() -> type:
     return PoolingParams
 
 
-def uva_available() -> Callable[[], bool]:
-    """A device can view host memory (UVA), as on a GPU worker."""
-    return lambda: True
+def uva_available(given: Mapping[str, Any]) -> Callable[[], bool]:
+    """A device can view host memory (UVA), as on a GPU worker, unless a captured engine could not."""
+    available = bool(given.get("is_uva_available", True))
+    return lambda: available
 
 
 def set_stream() -> Callable[..., Any]:
@@ -328,9 +338,9 @@ def cpu_operators() -> Mapping[str, Any]:
 STANDINS = (
     StandIn("torch.ops._C", cpu_operators),
     StandIn("xgrammar", xgrammar),
-    StandIn("vllm.triton_utils", triton_utils),
+    StandIn("vllm.triton_utils", triton_utils, facts=("HAS_TRITON",)),
     StandIn("vllm.logger", logger),
-    StandIn("vllm.platforms", platforms),
+    StandIn("vllm.platforms", platforms, facts=("device_type", "get_cpu_architecture", "num_compute_units")),
     StandIn("vllm._aiter_ops", aiter_ops),
     StandIn("vllm.v1.attention.backends.flashinfer", flashinfer_attention),
     StandIn("vllm._custom_ops", custom_ops),
@@ -338,7 +348,7 @@ STANDINS = (
     StandIn("vllm.sampling_params:SamplingParams", sampling_params),
     StandIn("vllm:PoolingParams", pooling_params),
     StandIn("vllm.pooling_params:PoolingParams", pooling_params),
-    StandIn("vllm.utils.platform_utils:is_uva_available", uva_available),
+    StandIn("vllm.utils.platform_utils:is_uva_available", uva_available, facts=("is_uva_available",)),
     StandIn("vllm.utils.torch_utils:_patched_set_stream", set_stream),
     StandIn("vllm.utils.torch_utils:get_accelerator_view_from_cpu_tensor", view_of_host_memory),
     StandIn("vllm.utils.torch_utils:get_cuda_view_from_cpu_tensor", view_of_host_memory),
