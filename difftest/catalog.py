@@ -144,7 +144,11 @@ def _outline_from(item: dict[str, object]) -> Outline:
 def direct_matches(outlines: Sequence[Outline], pattern: str) -> list[Outline]:
     """Targets that a `--target` value names: by name, glob or symbol, or by the class whose method their symbol is."""
     if ":" in pattern and not any(c in pattern for c in "*?["):
-        return [o for o in outlines if any(s == pattern or s.startswith(pattern + ".") for s in o.symbols)]
+        return [
+            o
+            for o in outlines
+            if o.name == pattern or any(s == pattern or s.startswith(pattern + ".") for s in o.symbols)
+        ]
     exact = [o for o in outlines if _plain(o.name) == pattern or o.name == pattern]
     return exact or [
         o
