@@ -519,6 +519,16 @@ def _unexecuted(state: _Run, item: Planned) -> TargetResult:
     )
 
 
+def _host(item: Planned, units: Sequence[Unit]) -> dict[str, str]:
+    """What the stand-ins that the target touches were told of the captured engine's host."""
+    found: dict[str, set[str]] = {}
+    for unit in units:
+        for name, values in unit.host.items():
+            if name in item.standins or name.partition(":")[0] in item.standins:
+                found.setdefault(name, set()).update(values)
+    return {name: " or ".join(sorted(values)) for name, values in sorted(found.items())}
+
+
 def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult:
     counts: Counter[str] = sum((u.counts for u in units), Counter())
     kinds: Counter[str] = sum((u.kinds for u in units), Counter())
@@ -578,6 +588,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         code=item.code,
         standins=item.standins,
         adapters=tuple(sorted({a for u in units for a in u.adapters})),
+        host=_host(item, units),
         mode=_mode(item, state.options.device),
         cases=CaseCounts(
             executed=counts["executed"],

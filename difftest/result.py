@@ -275,6 +275,8 @@ class TargetResult:
         code: `same`, `changed`, `added`, `removed`, or `absent` (in neither arm).
         standins: names of the stand-ins its closure touches.
         adapters: what was mapped between arm and case, in words.
+        host: of recorded calls, what these stand-ins were told of the captured engine's host: `module:name` to its
+            value in words; several when captures differ.
         mode: how the code ran (`eager`, `triton-interpreter`, `triton-compiled`), or `not executed`.
         cases: counts; a case is unmeasured when base was not deterministic or both arms failed alike.
         mismatches: the first ones, at most :data:`MISMATCHES_SHOWN`; `mismatches_total` counts all.
@@ -314,6 +316,7 @@ class TargetResult:
     code: str = "changed"
     standins: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    host: Mapping[str, str] = field(default_factory=dict)
     mode: str = "eager"
     cases: CaseCounts = CaseCounts()
     mismatches: tuple[Mismatch, ...] = ()

@@ -133,6 +133,8 @@ class Case:
         recorded: of a recorded call, what else is known of it. Its pool is made anew for each call instead of copied,
             since memory may be shared between tensors and arrays.
         family: of a case made from axes, what it was made from.
+        host: of a recorded call, what the engine's host had decided (:mod:`difftest.record.host`); the arms are lifted
+            with it.
     """
 
     label: str
@@ -142,6 +144,7 @@ class Case:
     axes: Mapping[str, str] = field(default_factory=dict)
     recorded: Recorded | None = None
     family: Family | None = None
+    host: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Arm(Protocol):

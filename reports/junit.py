@@ -18,6 +18,7 @@ from .words import (
     contract_words,
     counts_words,
     extent,
+    host_words,
     identity_facts,
     identity_words,
     mode_words,
@@ -102,6 +103,7 @@ def _output(case: Element, target: TargetResult) -> None:
         contract_split(target),
         f"both arms raised the same exception in {plural(target.both_raised, 'case')}" * bool(target.both_raised),
         f"stand-ins: {', '.join(target.standins)}" if target.standins else "",
+        f"host of the capture: {host_words(target)}" if target.host else "",
         *(f"adapter: {text}" for text in target.adapters),
         *(f"note: {text}" for text in target.notes),
     ]

@@ -150,6 +150,8 @@ def _how(result: RunResult) -> str:
     standins = {name for t in ran for name in t.standins}
     if standins:
         parts.append(plural(len(standins), "stand-in"))
+    if host := {name for t in ran for name in t.host}:
+        parts.append(f"{plural(len(host), 'host fact')} of the capture")
     adapters = {text for t in ran for text in t.adapters}
     if adapters:
         parts.append(plural(len(adapters), "adapter"))

@@ -221,15 +221,27 @@ def aa_lines(result: RunResult) -> list[str]:
     ]
 
 
+def host_words(target: TargetResult) -> str:
+    """What its stand-ins were told of the captured engine's host: `vllm.triton_utils:HAS_TRITON False`."""
+    return ", ".join(f"{name} {value}" for name, value in target.host.items())
+
+
 def standin_lines(result: RunResult) -> list[str]:
-    """A line for each stand-in with the targets that touched it."""
+    """A line for each stand-in with the targets that touched it, and for what a capture told stand-ins of its host."""
     touched: dict[str, list[str]] = {}
     for target in result.targets:
         for name in target.standins:
             names = touched.setdefault(name, [])
             if target.name not in names:
                 names.append(target.name)
-    return [f"{plain(name, 200)}: {_some(names)}" for name, names in sorted(touched.items())]
+    told: dict[str, list[str]] = {}
+    for target in result.targets:
+        if target.host:
+            told.setdefault(host_words(target), []).append(label(target, result))
+    return [
+        *(f"{plain(name, 200)}: {_some(names)}" for name, names in sorted(touched.items())),
+        *(f"host of the capture, {plain(text, 400)}: {_some(names)}" for text, names in told.items()),
+    ]
 
 
 def adapter_lines(result: RunResult) -> list[str]:

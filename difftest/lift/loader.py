@@ -115,6 +115,11 @@ class LazyDescriptor(LazyMethod):
         object.__delattr__(instance, self.loader.method_name(self.number, type(instance)))
 
 
+def module_prefix(label: str) -> str:
+    """What the names of an arm's modules begin with."""
+    return "difftest_" + label.replace("-", "_")
+
+
 class Loader:
     """Loads the code of one tree as one arm.
 
@@ -128,7 +133,7 @@ class Loader:
     def __init__(
         self, label: str, sources: Sources, standins: StandIns, file_of: Callable[[SourceModule], str]
     ) -> None:
-        self.prefix = "difftest_" + label.replace("-", "_")
+        self.prefix = module_prefix(label)
         self.label = label
         self.sources = sources
         self.standins = standins

@@ -2,7 +2,8 @@
 
 The metadata say which target the case is for and hold the pool in the form of a capture's values
 (`difftest/schema/capture.json`), plus `seeded`, `made` and `frozenset`. The tensors are the storages behind it, whole,
-each named by the SHA-256 of its bytes. torch is imported when the pool is made, not when a file is opened.
+each named by the SHA-256 of its bytes. `host`, where a recorded call has it, is what the captured engine's host had
+decided. torch is imported when the pool is made, not when a file is opened.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from difftest.errors import CaptureError, LiftError, UsageError
 from difftest.record.decode import Decoder, RngStates, Storages, rng_states
+from difftest.record.host import fault_of
 from difftest.record.lines import MAX_BYTES, MAX_LINE, aligned, regular_file
 from difftest.target import After, Arm, Case, GeneratorStates, Made, Pool, Seeded
 from difftest.trees.cache import write_atomic
@@ -32,6 +34,7 @@ SUFFIX = ".safetensors"
 _KEYS = frozenset(
     {"schema", "target", "id", "label", "source", "contract", "axes", "rng", "pool", "storages", "states", "sha256"}
 )
+_OPTIONAL = frozenset({"host"})
 _SOURCES = ("grid", "fuzz", "recorded")
 
 
@@ -45,6 +48,7 @@ class CaseFile:
         id: the case's content hash (:func:`difftest.call.values.case_id`).
         label, source, contract, axes: as in :class:`difftest.target.Case`.
         rng: of a recorded call, the process-wide generators before it.
+        host: of a recorded call, as in :class:`difftest.target.Case`; empty in files written before it was kept.
     """
 
     path: Path
@@ -55,6 +59,7 @@ class CaseFile:
     contract: bool
     axes: Mapping[str, str]
     rng: RngStates | None
+    host: Mapping[str, Any]
     _pool: Mapping[str, Any] = field(repr=False)
     _storages: Storages = field(repr=False)
 
@@ -73,7 +78,7 @@ class CaseFile:
     def case(self) -> Case:
         """The case, for a run."""
         recorded = None if self.rng is None else KeptCall(self.rng)
-        return Case(self.label, self.pool, self.contract, self.source, dict(self.axes), recorded)
+        return Case(self.label, self.pool, self.contract, self.source, dict(self.axes), recorded, host=dict(self.host))
 
 
 @dataclass(frozen=True)
@@ -111,19 +116,22 @@ def read_case(path: Path, max_bytes: int = MAX_BYTES) -> CaseFile:
         raise CaptureError(f"{path}: not a case file, or damaged: {str(error)[:200]}") from None
     if said.get("schema") != SCHEMA:
         raise CaptureError(f"{path}: schema {said.get('schema', 'none')!r:.60}, this difftest reads {SCHEMA}")
-    if set(said) != _KEYS or _seal(said) != said["sha256"]:
+    if set(said) - _OPTIONAL != _KEYS or _seal(said) != said["sha256"]:
         raise CaptureError(f"{path}: the metadata do not match their hash; the file is damaged")
     try:
         axes, contract, pool, rng = (json.loads(said[name]) for name in ("axes", "contract", "pool", "rng"))
         storages, states = (json.loads(said[name]) for name in ("storages", "states"))
+        host = json.loads(said.get("host", "{}"))
     except (ValueError, RecursionError) as error:
         raise CaptureError(f"{path}: not JSON: {str(error)[:200]}") from None
     if type(contract) is not bool or said["source"] not in _SOURCES or not _is_text(axes) or type(pool) is not dict:
         raise CaptureError(f"{path}: contract, source, axes or pool are not what {SCHEMA} says")
+    if fault := fault_of(host):
+        raise CaptureError(f"{path}: {fault}")
     memory = _FileStorages(storages, states, path, str(path), max_bytes, _no_values)
     before = None if rng is None else rng_states(memory, rng)
     return CaseFile(
-        path, said["target"], said["id"], said["label"], said["source"], contract, axes, before, pool, memory
+        path, said["target"], said["id"], said["label"], said["source"], contract, axes, before, host, pool, memory
     )
 
 
@@ -188,6 +196,8 @@ def case_bytes(target: str, case: Case, pool: Pool) -> bytes:
         "storages": json.dumps(storages, separators=(",", ":")),
         "states": json.dumps(states, separators=(",", ":")),
     }
+    if case.host:
+        said["host"] = json.dumps(dict(case.host), sort_keys=True)
     return _safetensors(said | {"sha256": _seal(said)}, blobs)
 
 

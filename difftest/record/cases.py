@@ -16,6 +16,7 @@ from difftest.catalog import Outline
 from difftest.errors import ApiChange, LiftError, UsageError
 from difftest.record.casefile import CaseFile, case_files
 from difftest.record.format import Capture, RecordedCall, open_capture, symbols_of
+from difftest.record.host import DEVICE_TYPE, facts_for
 from difftest.record.sites import KNOWN
 from difftest.target import After, Arm, Call, Case, GeneratorStates, Pool, Prepare, Target
 
@@ -122,7 +123,9 @@ def targets(
     kept: dict[str, list[Case]] = {}
     for file in files:
         # Whatever it was when it was kept, a fuzz's find included: it is in a list now, and runs as such.
-        kept.setdefault(file.target, []).append(replace(file.case(), source="recorded"))
+        case = file.case()
+        host = facts_for(case.host, str(case.host.get(DEVICE_TYPE, device)), device)
+        kept.setdefault(file.target, []).append(replace(case, source="recorded", host=host))
     for name, cases in kept.items():
         target = found.get(name) or (known or {}).get(name)
         if target is None and (site := _site(name)) is not None:
@@ -164,7 +167,12 @@ def _cases(calls: Sequence[Located], device: str, names: Sequence[str]) -> Itera
             source="recorded",
             axes={"process": located.process},
             recorded=Replayed(located, device, names),
+            host=_host(call.environment, device),
         )
+
+
+def _host(environment: Mapping[str, Any], device: str) -> dict[str, Any]:
+    return facts_for(environment.get("host", {}), str(environment.get("device", "cpu")), device)
 
 
 def _pool(call: RecordedCall, device: str) -> Pool:

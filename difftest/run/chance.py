@@ -196,7 +196,7 @@ class Chance:
 
     def _call(self, index: int, arm: int, case: Case, pool: Pool, noise: Noise, schemes: Schemes) -> _Run:
         self.calls += 1
-        lifted = self.unit.arms[arm]
+        lifted = self.unit.arms_of(case.host)[arm]
         functions = [lifted.get(symbol) for symbol in self.target.noise if lifted.has(symbol)]
         drawn = FixedNoise(noise, schemes[0])
         in_kernels = KernelNoise(noise, schemes[1], functions, lifted.loader.modules)
@@ -347,11 +347,13 @@ class Chance:
 
         `base draws 96 exponential float32, the default generator`
         """
-        called = [self.unit.arms[arm].loader.operators for arm in (BASE, HEAD)]
+        called: dict[str, set[str]] = {name: set() for name in ARM_NAMES}
+        for name, lifted in self.unit.both():
+            called[name].update(lifted.loader.operators)
         said = []
         for arm, name in enumerate(ARM_NAMES):
             drawn = ", ".join(f"{n} {source}" for source, n in self.draws[arm].items()) or "nothing"
-            alone = [operator for operator in called[arm] if operator not in called[1 - arm]]
+            alone = sorted(called[name] - called[ARM_NAMES[1 - arm]])
             said.append(f"{name} draws {drawn}" + f" and alone calls {', '.join(alone)}" * bool(alone))
         return said
 

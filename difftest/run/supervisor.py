@@ -99,6 +99,7 @@ class Unit:
     recorded: dict[str, Counter[str]] = field(default_factory=dict)
     apart: list[str] = field(default_factory=list)
     adapters: set[str] = field(default_factory=set)
+    host: dict[str, set[str]] = field(default_factory=dict)
     lines: dict[tuple[int, str], set[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
@@ -396,6 +397,8 @@ class _Loop:
             unit.recorded.setdefault(process, Counter()).update(counts)
         unit.apart += message["recorded"]["apart"]
         unit.adapters.update(message["adapters"])
+        for name, values in message["host"].items():
+            unit.host.setdefault(name, set()).update(values)
         for arm, path, numbers in message["lines"]:
             unit.lines.setdefault((arm, path), set()).update(numbers)
         if message["strangers"]:

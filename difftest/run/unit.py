@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter, deque
@@ -65,10 +66,10 @@ class UnitRun:
         self.unit = unit
         self.target = child.targets[unit["target"]]
         self.options = unit["options"]
-        self.arms = [child.arm(label) for label in unit["arms"]]
-        for arm in self.arms:
-            arm.notes.clear()  # what was adapted for an earlier target
-            arm.loader.operators.clear()
+        self.arms_by_host: dict[str, list[Any]] = {}
+        self.host: dict[str, set[str]] = {}
+        self.current: Mapping[str, Any] = {}  # what is known of the host of the case at hand
+        self.arms = self.arms_of({})
         self.caller = Caller(child.device, child.states, child.scrub, self.in_tree)
         self.counts: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
@@ -104,9 +105,27 @@ class UnitRun:
         self.notes: list[str] = []
         self.first: tuple[int, Case, Pool, Outcome] | None = None
 
+    def arms_of(self, host: Mapping[str, Any]) -> list[Any]:
+        """Base and head, lifted with what the host of a recorded call had decided."""
+        taken = {} if self.child.setup.get("host") else host  # the installed package answers for itself
+        key = json.dumps(taken, sort_keys=True) if taken else ""
+        if key not in self.arms_by_host:
+            arms = self.arms_by_host[key] = [self.child.arm(label, taken) for label in self.unit["arms"]]
+            for arm in arms:
+                arm.notes.clear()  # what was adapted for an earlier target
+                arm.loader.operators.clear()
+            for name, value in taken.items():
+                self.host.setdefault(name, set()).add(str(value))
+        return self.arms_by_host[key]
+
+    def both(self) -> list[tuple[str, Any]]:
+        """The arms of the cases so far, with their names."""
+        return [pair for arms in self.arms_by_host.values() for pair in zip(ARM_NAMES, arms, strict=True)]
+
     def related(self, arm: int, pool: Pool) -> tuple[Outcome | NotCalled, Live]:
         """Run an arm on inputs that a relation made."""
-        outcome = self.call(self.index, arm, Case("related", lambda: pool), pool, self.pair[0])
+        case = Case("related", lambda: pool, host=self.current)
+        outcome = self.call(self.index, arm, case, pool, self.pair[0])
         return outcome, self.caller.live
 
     def run(self) -> None:
@@ -252,7 +271,7 @@ class UnitRun:
         return True
 
     def in_tree(self, module: str) -> bool:
-        return any(arm.loader.answers_for(module) for arm in self.arms)
+        return any(arm.loader.answers_for(module) for _, arm in self.both())
 
     def cases(self) -> list[Case]:
         if self.options.get("shapes"):
@@ -454,6 +473,8 @@ class UnitRun:
         child = self.child
         child.board.enter(child.slot, child.pid, self.unit["number"], index, arm)
         began = time.monotonic()
+        if case.host != self.current:
+            self.current, self.arms = case.host, self.arms_of(case.host)
         self.arms[arm].loader.missing.clear()
         try:
             return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
@@ -591,13 +612,14 @@ class UnitRun:
 
     def flush(self, following: int | None, leaving: bool = False) -> None:
         """Send what was found since the last flush. `following` is the next case index; None when all is done."""
-        adapters = sorted({f"{name}: {note}" for name, a in zip(ARM_NAMES, self.arms, strict=True) for note in a.notes})
+        arms = self.both()
+        adapters = sorted({f"{name}: {note}" for name, arm in arms for note in arm.notes})
         adapters += [
             f"{name}: {operator} is a stand-in of the profile"
-            for name, arm in zip(ARM_NAMES, self.arms, strict=True)
+            for name, arm in arms
             for operator in arm.loader.operators
         ]
-        strangers = [s for a in self.arms for s in a.loader.strangers()] if following is None and not leaving else []
+        strangers = [s for _, a in arms for s in a.loader.strangers()] if following is None and not leaving else []
         self.child.channel.send(
             {
                 "result": self.unit["number"],
@@ -611,6 +633,7 @@ class UnitRun:
                 "sources": dict(self.sources),
                 "axes": [[*key, count] for key, count in self.axes.items()],
                 "adapters": adapters,
+                "host": {name: sorted(values) for name, values in self.host.items()},
                 "lines": [] if self.lines is None else self.lines.take(),
                 "strangers": strangers,
                 "slowest": self.slowest,

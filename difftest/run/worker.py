@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ class Child:
 
     def __init__(self, setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any]) -> None:
         from difftest.call.rng import GlobalStates
+        from difftest.lift.loader import module_prefix
 
         self.setup = setup
         self.targets = targets
@@ -194,12 +196,14 @@ class Child:
         sys.setrecursionlimit(5000)
         sys.set_int_max_str_digits(0)  # any number can be shown
         self.states = GlobalStates(self.device)
-        self.arms: dict[str, Any] = {}
+        self.arms: dict[tuple[str, str], Any] = {}
+        self.hosts: list[str] = []  # what is known of hosts, as JSON; an arm is loaded for each
         self.pid = os.getpid()
         self.exit = os._exit
         self.guard = setup["guard"]
         self.home = Path(setup["home"])
         self._proven: set[str] = set()
+        self._prefixes = sorted(map(module_prefix, setup["arms"]), key=len, reverse=True)
         self.sandbox = str(
             confine([*setup["python"], *map(Path, setup["readable"])], map(Path, setup["writable"]), self.device)
         )
@@ -233,15 +237,23 @@ class Child:
 
     # -- arms -----------------------------------------------------------------------------------------------------
 
-    def arm(self, label: str) -> Any:
-        """The loaded arm, made on first use."""
+    def arm(self, label: str, host: Mapping[str, Any] | None = None) -> Any:
+        """The loaded arm, made on first use.
+
+        Args:
+            host: what a captured engine's host had decided. An arm is loaded anew for it: modules ask when they are
+                imported, too.
+        """
         from difftest.lift.arm import LiftedArm
         from difftest.lift.loader import Loader
         from difftest.lift.sources import Sources
         from difftest.profiles import standins_for
 
-        if label in self.arms:
-            return self.arms[label]
+        known_of_host = json.dumps(host, sort_keys=True) if host else ""
+        if (label, known_of_host) in self.arms:
+            return self.arms[label, known_of_host]
+        if known_of_host and known_of_host not in self.hosts:
+            self.hosts.append(known_of_host)
         info = self.setup["arms"][label]
         known: dict[str, Any] = info["modules"]
         packages = set(info["packages"])
@@ -262,11 +274,13 @@ class Child:
             return file.read_bytes() if file.is_file() else None
 
         os.environ["TRITON_CACHE_DIR"] = info["triton_cache"]
-        standins = standins_for(info["package"], self.setup.get("host"))
-        loader = Loader(label, Sources(find, read), standins, lambda source: str(Path(folder, source.path)))
+        standins = standins_for(info["package"], self.setup.get("host"), host)
+        name = f"{label}-host{self.hosts.index(known_of_host)}" if known_of_host else label
+        loader = Loader(name, Sources(find, read), standins, lambda source: str(Path(folder, source.path)))
         loader.expect_effects((module, (changed, name), lazy) for module, changed, name, lazy in info["effects"])
-        self.arms[label] = LiftedArm(label, loader, self.device)
-        return self.arms[label]
+        arm = self.arms[label, known_of_host] = LiftedArm(label, loader, self.device)
+        self._prefixes = sorted({*self._prefixes, loader.prefix}, key=len, reverse=True)
+        return arm
 
     def ask(self, question: dict[str, Any]) -> Any:
         self.channel.send(question)
@@ -321,9 +335,10 @@ class Child:
 
     def scrub(self, text: str) -> str:
         """Take out of a message what differs between the arms by name only."""
-        for label, info in self.setup["arms"].items():
-            prefix = f"difftest_{label.replace('-', '_')}"  # of modules, and behind the names of operators
-            text = text.replace(f"{prefix}.", "").replace(f"_{prefix}", "").replace(info["folder"] + "/", "")
+        for prefix in self._prefixes:  # of modules, and behind the names of operators
+            text = text.replace(f"{prefix}.", "").replace(f"_{prefix}", "")
+        for info in self.setup["arms"].values():
+            text = text.replace(info["folder"] + "/", "")
         return text
 
     def timed_flush(self) -> Iterator[bool]:

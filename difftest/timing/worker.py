@@ -103,7 +103,7 @@ class TimingChild(Child):
                 except Spoiled as error:
                     self.channel.send({"spoiled": error.label, "reason": str(error)})
             strangers = [stranger for arm in self.arms.values() for stranger in arm.loader.strangers()]
-            notes = {label: list(arm.notes) for label, arm in self.arms.items()}
+            notes = {arm.label: list(arm.notes) for arm in self.arms.values()}
             self.channel.send({"done": message["turn"], "notes": notes, "strangers": strangers})
             self.exit(0)  # every turn has a process of its own
 
