@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import Phase, find, settings
 from hypothesis.database import InMemoryExampleDatabase
-from hypothesis.errors import Flaky, HypothesisException, NoSuchExample, Unsatisfiable
+from hypothesis.errors import Flaky, FlakyFailure, HypothesisException, NoSuchExample, Unsatisfiable
 from hypothesis.internal.conjecture import providers
 
 from difftest.call.outcome import NotCalled, Outcome
@@ -158,8 +158,10 @@ class FuzzRun(UnitRun):
             )
         except (NoSuchExample, Unsatisfiable):
             pass
-        except Flaky:  # what was found once stays found
-            pass
+        except Flaky as flaky:  # what was found once stays found
+            for error in flaky.exceptions if isinstance(flaky, FlakyFailure) else ():
+                if not isinstance(error, HypothesisException):  # the search failed, not the code that it looks at
+                    raise error from None
 
     def condition(self, case: Case) -> bool:
         """Whether a drawn case is what is sought: a difference of a new kind, or the one that is being made small."""
@@ -265,9 +267,11 @@ class FuzzRun(UnitRun):
         kept = self.counts, self.unmeasured, self.expected_used, self.sources
         self.counts, self.unmeasured, self.expected_used, self.sources = Counter(), Counter(), Counter(), Counter()
         self.found, self.earlier = [], None
-        self.one(number, case, pool, "", None)
+        try:
+            self.one(number, case, pool, case_id(self.target.name, pool), None)
+        finally:
+            self.counts, self.unmeasured, self.expected_used, self.sources = kept
         self.child.board.begin(self.child.slot)
-        self.counts, self.unmeasured, self.expected_used, self.sources = kept
         return _signature(self.found) if self.found else None
 
     def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
@@ -295,8 +299,10 @@ class FuzzRun(UnitRun):
             self.found, self.earlier = [], None
             kept = self.counts, self.unmeasured
             self.counts, self.unmeasured = Counter(), Counter()
-            self.one(number, attempt.case, attempt.pool, identity, self.dead.get(number))
-            self.counts, self.unmeasured = kept
+            try:
+                self.one(number, attempt.case, attempt.pool, identity, self.dead.get(number))
+            finally:
+                self.counts, self.unmeasured = kept
             self.child.board.begin(self.child.slot)
         found = self.found or [Difference(Kind.VALUE, "return", "the same each time", "not the same each time")]
         self.counts.update({"executed": 1, "outside": not attempt.case.contract})
@@ -305,7 +311,8 @@ class FuzzRun(UnitRun):
             with contextlib.suppress(UsageError):
                 write_case(found_file(self.child.home, identity), self.target.name, attempt.case, attempt.pool)
         if self.shrunk:
-            self.notes.append(f"fuzz: a case that differs was made smaller in {self.shrunk} steps")
+            steps = "1 step" if self.shrunk == 1 else f"{self.shrunk} steps"
+            self.notes.append(f"fuzz: a case that differs was made smaller in {steps}")
         self.flush(self.number)
 
     def count_axes(self, case: Case) -> None:

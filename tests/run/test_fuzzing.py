@@ -137,6 +137,12 @@ def test_every_differing_case_has_its_mismatches_counted(found: RunResult) -> No
         assert target.mismatches_total == sum(target.kinds.values()) >= target.cases.different
 
 
+def test_each_case_is_counted_once_whatever_was_made_small_meanwhile(found: RunResult) -> None:
+    for target in found.targets:
+        counts = target.cases
+        assert counts.executed == counts.identical + counts.different == target.sources["fuzz"] == 600
+
+
 def test_the_same_seed_draws_the_same_cases(places: Path, found: RunResult) -> None:
     again = fuzz(places, "none", "vocab", "sequence", jobs=1, examples=600)
     assert again.targets[0].axes == found.targets[3].axes
