@@ -361,10 +361,8 @@ def main() -> None:
     """Entry point: exit codes and one-line errors."""
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
+    except (click.exceptions.Abort, KeyboardInterrupt):  # click makes the first of the second
+        click.echo("difftest: interrupted", err=True)
         code = 130
     except click.ClickException as error:
         error.show()

@@ -103,6 +103,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing(command: list[str], tmp_p
         run.send_signal(signal.SIGINT)
         _, error = run.communicate(timeout=10)
         assert run.returncode == 130
+        assert error.splitlines()[-1] == "difftest: interrupted"
         assert "Traceback" not in error
         assert all_end(pids)
     assert list((tmp_path / "scratch").iterdir()) == []
