@@ -316,6 +316,8 @@ def _check(options: RunOptions) -> None:
     ):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, not {value:g}")
+    if options.out is not None:
+        found_cases.check_out(options.out)
     if options.lines and importlib.util.find_spec("coverage") is None:
         raise UsageError("--lines needs coverage.py: pip install 'difftest-sampler[lines]'")
 

@@ -88,9 +88,11 @@ def run(
 
     from difftest import api
     from difftest.expect import check_draft, draft
-    from difftest.output import Formats, Progress, show, stdout, write_text
+    from difftest.output import Formats, Progress, check_place, show, stdout, write_text
 
     outputs = Formats.parse(formats)
+    if write_expect is not None:
+        check_place(write_expect)
     before = "" if write_expect is None else check_draft(write_expect)
     base = options.pop("base")
     if base is None:
@@ -181,7 +183,7 @@ def bench(
     from rich.console import Console
 
     from difftest import api
-    from difftest.output import Formats
+    from difftest.output import Formats, stdout
     from difftest.timing.bench import BenchOptions
     from difftest.timing.bench import bench as timed
     from difftest.timing.show import BenchProgress, percentage, show_bench
@@ -195,7 +197,7 @@ def bench(
     request = BenchOptions(base=base, heads=heads, max_regression=limit, command=command, **options)
     with BenchProgress(Console(stderr=True)) as progress:
         result = timed(request, progress)
-    show_bench(result, Console())
+    show_bench(result, stdout())
     outputs.write(result)
     return result.exit_code
 

@@ -69,6 +69,15 @@ class Formats:
             reports.write(result, kind, path)
 
 
+def check_place(path: Path) -> None:
+    """Fail before the work if a file cannot be written.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+    importlib.import_module("difftest.reports").check_place(path)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file whole.
 
@@ -232,7 +241,8 @@ def show_sweep(found: Iterable[SweptCommit], console: Console, path: Path | None
         write_atomic(path, json.dumps(data, default=str).encode() + b"\n")
     counts = Counter(str(item.verdict) for item in every)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    console.print(Text(f"{len(every)} commits that touch a target: {summary}"))
+    commits = "1 commit that touches" if len(every) == 1 else f"{len(every)} commits that touch"
+    console.print(Text(f"{commits} a target: {summary}"))
     return EXIT_CODES[overall(every)]
 
 

@@ -5,7 +5,9 @@ A later run into the same folder begins with them, and `--recorded DIR/fuzz` run
 
 from __future__ import annotations
 
+import contextlib
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +25,25 @@ def file_name(text: str) -> str:
 def folder(out: Path) -> Path:
     """Where an output folder keeps what fuzzes found."""
     return out.resolve() / "fuzz"
+
+
+def check_out(out: Path) -> None:
+    """Fail before a run rather than after it if nothing can be written to its output folder. Leaves nothing behind.
+
+    Raises:
+        UsageError: nothing can be.
+    """
+    place = out.absolute()
+    missing = [folder for folder in (place, *place.parents) if not folder.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}; name another folder") from None
+    finally:
+        for made in missing:
+            with contextlib.suppress(OSError):  # it was not made, or another run has put something there
+                made.rmdir()
 
 
 def kept(out: Path, target: str) -> list[str]:

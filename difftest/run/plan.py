@@ -82,6 +82,14 @@ class ArmSource:
         return True
 
 
+def _no_package(arm: ArmSource, outline: Outline) -> str:
+    """What is wrong with a tree that has nothing of the package of a target: another folder was meant; else nothing."""
+    package = outline.package
+    if arm.find(package) is not None:
+        return ""
+    return f"{arm.label} has no package {package}: name the folder that holds {package}/"
+
+
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder for one run, gone afterwards."""
@@ -195,9 +203,11 @@ class Planner:
         elif left.symbol is None:
             planned.code = "added"
             planned.reason = f"api-change: added in head ({right.symbol}), base has nothing to compare it with"
+            planned.reason = _no_package(base, outline) or planned.reason
         elif right.symbol is None:
             planned.code = "removed"
             planned.reason = f"api-change: removed in head, base has {left.symbol}"
+            planned.reason = _no_package(head, outline) or planned.reason
         elif left.closure is not None and right.closure is not None:
             planned.code = "same" if left.closure.digest == right.closure.digest else "changed"
             if outline.signature:

@@ -50,6 +50,19 @@ def test_unknown_revision(repository: Path) -> None:
     one_line(done, 2, "no-such-branch")
 
 
+@pytest.mark.parametrize("option", ["--out", "--write-expect"])
+def test_what_cannot_be_written_is_said_before_anything_runs(repository: Path, option: str) -> None:
+    place = repository / ".git" / "HEAD" / "below" / "a-file"
+    one_line(difftest(*RUN, option, str(place), cwd=repository), 2, str(place))
+
+
+def test_a_folder_that_holds_no_package_is_named_as_such(repository: Path, tmp_path: Path) -> None:
+    done = difftest("run", "--base", "base", "--head", str(tmp_path), "--target", "v1.parse_output", cwd=repository)
+    assert done.returncode == 3
+    assert "head has no package vllm: name the folder that holds vllm/" in done.stdout.splitlines()[-1]
+    assert "removed" not in done.stdout
+
+
 def test_not_a_repository(tmp_path: Path) -> None:
     one_line(difftest(*RUN, "--repo", str(tmp_path), cwd=tmp_path), 2, str(tmp_path))
 
