@@ -238,8 +238,8 @@ def _code(target: TargetResult) -> str:
     if one:
         return f"The only changed definition is {said}."
     if run:
-        too = ", and by identical ones" if target.traced.get("identical") else ""
-        which = f"Of the {len(changes)} changed definitions these cases run {len(run)}{too}"
+        too = ", as identical ones do" if target.traced.get("identical") else ""
+        which = f"Differing cases run {len(run)} of the {len(changes)} changed definitions{too}"
         return f"{which}: {said}{_and_more(run)}."
     return f"{len(changes)} definitions changed: {said}{_and_more(changes)}."
 

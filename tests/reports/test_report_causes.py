@@ -170,7 +170,7 @@ def test_the_cause_names_no_more_than_was_seen() -> None:
     )
     other = changed("g", added(50, "none"))
     assert cause_words(replace(plainly, changes=(one, other))).endswith(
-        "Of the 2 changed definitions these cases run 1, and by identical ones: f (lines 5-6 of vllm/a.py)."
+        "Differing cases run 1 of the 2 changed definitions, as identical ones do: f (lines 5-6 of vllm/a.py)."
     )
     untraced = replace(plainly, traced={}, changes=(changed("f", added(5, "")), changed("g", added(50, ""))))
     assert cause_words(untraced).endswith("2 definitions changed: f (line 5 of vllm/a.py); g (line 50 of vllm/a.py).")
