@@ -123,7 +123,7 @@ def _masks(interpreter: Any) -> None:
     builder = interpreter.InterpreterBuilder
 
     def boolean(mask: Any) -> Any:
-        if mask.data.dtype == np.bool_:
+        if mask.data.dtype == np.bool_ or mask.data.dtype.kind not in "iu":  # any other is refused, in Triton's words
             return mask
         return interpreter.TensorHandle((mask.data & 1).astype(np.bool_), tl.int1)
 

@@ -7,6 +7,7 @@ scalar by itself. Whatever is otherwise takes the interpreter's own way, so that
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ _FLOATS = frozenset({"fp32", "fp64"})
 _NUMBERS = _INTEGERS | _FLOATS
 _BITS = _INTEGERS | {"int1"}
 _CONSTANTS = 4096  # numbers of which the data are kept
+_BITS_OF = struct.Struct("d").pack
 
 _Table = tuple[tuple[str, Callable[[Any, Any], Any], frozenset[str]], ...]
 
@@ -106,16 +108,22 @@ class _Ways:
         return found
 
     def constant(self, number: Any, like: Any) -> Any:
-        """A number as `like` meets it: the scalar type that both get and the number's data [1]; None when it raises."""
+        """A number as `like` meets it: the scalar type that both get and the number's data [1]; None when it raises,
+        or depends on the operator."""
         key = _key(number, like.dtype)
         if key in self.constants:
             return self.constants[key]
         with_like = self.tensor(like.handle, like.dtype)  # as if it were a scalar, so that nothing is spread
-        try:
-            left, right = self.semantic.binary_op_type_checking_impl(with_like, number)
+        meet, to_tensor = self.semantic.binary_op_type_checking_impl, self.semantic.to_tensor
+        try:  # an operator makes a tensor of a number before or after it finds what both become, by Triton's version
+            (left, right), (other_left, other_right) = meet(with_like, number), meet(with_like, to_tensor(number))
         except (TypeError, ValueError):
             return None  # the interpreter's own way raises it
-        known = (left.dtype, right.handle.data) if right.handle.data.shape == (1,) else None
+        data, other = right.handle.data, other_right.handle.data
+        same = (
+            left.dtype == other_left.dtype and data.shape == other.shape == (1,) and data.tobytes() == other.tobytes()
+        )
+        known = (left.dtype, data) if same else None
         if len(self.constants) < _CONSTANTS:
             self.constants[key] = known
         return known
@@ -134,8 +142,8 @@ class _Ways:
         """A number as an array [1] of scalar type `kind`, as it is stored; None when it is no number."""
         if type(number) is self.constexpr:
             number = number.value
-        if not isinstance(number, (int, float)):
-            return None
+        if not isinstance(number, (int, float)) or (isinstance(number, float) and kind.name in _INTEGERS):
+            return None  # NumPy converts a float out of range otherwise alone than in a block
         key = _key(number, kind)
         if key in self.scalars:
             return self.scalars[key]
@@ -179,26 +187,34 @@ class _Ways:
         """Whether a tensor's data are of the dtype that it says they are."""
         return value.handle.data.dtype is self.dtypes.get(value.dtype.name)
 
+    def alike(self, left: Any, right: Any, kind: Any) -> bool:
+        """Whether neither operand changes its scalar type, nor is a constexpr, which may have to be warned about."""
+        if type(right) is self.constexpr:
+            return False
+        return bool(left.dtype.name == kind.name == getattr(right, "dtype", kind).name)
+
     # -- operators ------------------------------------------------------------------------------------------------
 
     def binary(
         self, compute: Any, dtypes: Any, *, comparing: bool = False, pointers: bool = False, promoting: bool = True
     ) -> Any:
         """The shortcut of `tensor operator other`."""
-        truth = self.tl.int1
+        truth, pointer_type, ways = self.tl.int1, self.tl.pointer_type, self
 
         def shortcut(own: Operator) -> Operator:
-            def operate(left: Any, right: Any) -> Any:
-                if pointers and type(left.dtype) is self.tl.pointer_type:
-                    moved = self.moved(left, right)
-                    return own(left, right) if moved is None else moved
-                found = self.pair(left, right)
+            def operate(self: Any, other: Any) -> Any:
+                if pointers and type(self.dtype) is pointer_type:
+                    moved = ways.moved(self, other)
+                    return own(self, other) if moved is None else moved
+                found = ways.pair(self, other)
                 if found is None:
-                    return own(left, right)
-                data, other, kind, like = found
-                if kind.name not in dtypes or not (promoting or _alike(left, right, kind)):
-                    return own(left, right)
-                return self.made(compute(data, other), truth if comparing else kind, like, kind)
+                    return own(self, other)
+                left, right, kind, like = found
+                if kind.name not in dtypes or not (promoting or ways.alike(self, other, kind)):
+                    return own(self, other)
+                if not comparing and _spreads_nan(left, right):
+                    return own(self, other)
+                return ways.made(compute(left, right), truth if comparing else kind, like, kind)
 
             return operate
 
@@ -206,14 +222,15 @@ class _Ways:
 
     def reflected(self, compute: Any, dtypes: Any) -> Any:
         """The shortcut of `number operator tensor`."""
+        ways = self
 
         def shortcut(own: Operator) -> Operator:
-            def operate(right: Any, left: Any) -> Any:
-                found = None if type(left) is self.tensor else self.pair(right, left)
-                if found is None or found[2].name not in dtypes:
-                    return own(right, left)
+            def operate(self: Any, other: Any) -> Any:
+                found = None if type(other) is ways.tensor else ways.pair(self, other)
+                if found is None or found[2].name not in dtypes or _spreads_nan(found[0], found[1]):
+                    return own(self, other)
                 data, number, kind, like = found
-                return self.made(compute(number, data), kind, like, kind)
+                return ways.made(compute(number, data), kind, like, kind)
 
             return operate
 
@@ -221,14 +238,15 @@ class _Ways:
 
     def cast(self, own: Operator) -> Operator:
         """The shortcut of `tensor.to(dtype)`."""
+        ways = self
 
-        def cast(value: Any, dtype: Any, *more: Any, **named: Any) -> Any:
-            kind = dtype.value if type(dtype) is self.constexpr else dtype
-            if more or named or type(kind) is not self.tl.dtype or kind.name not in _NUMBERS or not self.sound(value):
-                return own(value, dtype, *more, **named)
-            if value.dtype.name == kind.name:
-                return value
-            return self.made(value.handle.data.astype(self.dtypes[kind.name]), kind, value, kind)
+        def cast(self: Any, dtype: Any, *more: Any, **named: Any) -> Any:
+            kind = dtype.value if type(dtype) is ways.constexpr else dtype
+            if more or named or type(kind) is not ways.tl.dtype or kind.name not in _NUMBERS or not ways.sound(self):
+                return own(self, dtype, *more, **named)
+            if self.dtype.name == kind.name:
+                return self
+            return ways.made(self.handle.data.astype(ways.dtypes[kind.name]), kind, self, kind)
 
         return cast
 
@@ -249,10 +267,10 @@ class _Ways:
     def where(self, own: Operator) -> Operator:
         """The shortcut of `where(condition, x, y)`."""
 
-        def where(condition: Any, x: Any, y: Any) -> Any:
+        def where(condition: Any, x: Any, y: Any, *more: Any, **named: Any) -> Any:
             first = x if type(x) is self.tensor else y
-            if not (type(condition) is type(first) is self.tensor and condition.dtype.name == "int1"):
-                return own(condition, x, y)
+            if more or named or not (type(condition) is type(first) is self.tensor and condition.dtype.name == "int1"):
+                return own(condition, x, y, *more, **named)
             found = self.pair(first, y if first is x else x) if self.sound(condition) else None
             if found is None or found[2].name not in _NUMBERS:
                 return own(condition, x, y)
@@ -303,15 +321,17 @@ class _Ways:
         load = self.interpreter._interpreter.load
         numpy_dtype = self.interpreter._get_np_dtype
 
-        def loaded(pointer: Any, mask: Any = None, other: Any = None, **more: Any) -> Any:
-            reach = None if more or (mask is None and other is not None) else self.reach(pointer, mask)
+        def loaded(pointer: Any, mask: Any = None, other: Any = None, *more: Any, **named: Any) -> Any:
+            reach = None if more or named or (mask is None and other is not None) else self.reach(pointer, mask)
             if reach is None:
-                return own(pointer, mask, other, **more)
+                return own(pointer, mask, other, *more, **named)
             kind = pointer.dtype.element_ty
             dtype = numpy_dtype(kind)
             fallback = self.stored(0 if other is None else other, pointer, kind, dtype)
             if fallback is None:
                 return own(pointer, mask, other)
+            if fallback.size == 1 and not fallback.item():
+                fallback = np.zeros_like(fallback)  # the interpreter takes a single -0.0 for no `other`
             data = load(pointer.handle.data, reach, fallback, dtype)
             return self.made(data, kind, pointer, kind)
 
@@ -322,10 +342,10 @@ class _Ways:
         store = self.interpreter._interpreter.store
         numpy_dtype = self.interpreter._get_np_dtype
 
-        def stored(pointer: Any, value: Any, mask: Any = None, **more: Any) -> Any:
-            reach = None if more else self.reach(pointer, mask)
+        def stored(pointer: Any, value: Any, mask: Any = None, *more: Any, **named: Any) -> Any:
+            reach = None if more or named else self.reach(pointer, mask)
             if reach is None or pointer.dtype.const:
-                return own(pointer, value, mask, **more)
+                return own(pointer, value, mask, *more, **named)
             kind = pointer.dtype.element_ty
             data = self.stored(value, pointer, kind, numpy_dtype(kind))
             if data is None:
@@ -336,11 +356,15 @@ class _Ways:
         return stored
 
 
-def _alike(left: Any, right: Any, kind: Any) -> bool:
-    """Whether neither operand changes its scalar type."""
-    return bool(left.dtype.name == kind.name == getattr(right, "dtype", kind).name)
+def _spreads_nan(left: Any, right: Any) -> bool:
+    """Whether one of two operands is a NaN spread over the other. Which of two NaN comes out of NumPy depends on
+    whether it computes with an array or with a number, as the interpreter never does."""
+    if left.size == right.size or left.dtype.kind != "f":
+        return False
+    number = (right if right.size == 1 else left).item()
+    return bool(number != number)
 
 
 def _key(number: int | float, kind: Any) -> tuple[Any, ...]:
-    """What tells a number of a scalar type from others: -0.0 from 0.0, True from 1."""
-    return kind.name, number if isinstance(number, int) else str(number), type(number) is bool
+    """What tells a number of a scalar type from others: -0.0 from 0.0, one NaN from another, True from 1."""
+    return kind.name, number if isinstance(number, int) else _BITS_OF(number), type(number) is bool

@@ -112,8 +112,12 @@ def _launches(interpreter: Any, tl: Any) -> None:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         patched.clear()
         seen.clear()
-        with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
-            return launch(self, *args, **kwargs)
+        try:
+            with np.errstate(all="ignore"):  # a GPU computes infinities and NaN without a warning
+                return launch(self, *args, **kwargs)
+        finally:  # a device function may be called from outside a launch, too
+            patched.clear()
+            seen.clear()
 
     interpreter._patch_lang = patch_lang
     interpreter.GridExecutor.__call__ = call
@@ -205,8 +209,13 @@ def _operators(interpreter: Any, tl: Any) -> None:
             kwargs["_semantic"] = semantic
             return function(*args, **kwargs)
 
-        shortcut = (methods if owner is tl.tensor else functions).get(name)
-        scope.set_attr(owner, name, call if shortcut is None else shortcut(call))
+        shortcut = methods.get(name) if owner is tl.tensor else functions.get(name) if inspect.ismodule(owner) else None
+        if shortcut is None:
+            scope.set_attr(owner, name, call)
+            return
+        short = shortcut(call)
+        short.__qualname__ = function.__qualname__  # which Python names when a call lacks an argument
+        scope.set_attr(owner, name, short)
 
     interpreter._patch_attr = patch_attr
 

@@ -1,6 +1,7 @@
 """Kernels whose results, as one JSON object of bytes, must be the same with the interpreter as it is and hastened.
 
-Usage: speed_kernels.py bridged|plain.
+Usage: speed_kernels.py bridged|unhastened|plain. Plain is Triton's own, unhastened has the bridges alone; those two
+give the table of operators too, which holds what the bridges change.
 """
 
 import json
@@ -65,9 +66,12 @@ def computed() -> torch.Tensor:
     return out
 
 
-if sys.argv[1] == "bridged":
+if sys.argv[1] != "plain":
+    from difftest.call import interpreter_speed
     from difftest.call.interpreter import bridge
 
+    if sys.argv[1] == "unhastened":
+        interpreter_speed.hasten = lambda interpreter: None
     bridge()
 results = {
     "draws of 32 bits": drawn(torch.int32),
@@ -75,4 +79,9 @@ results = {
     "operators": computed(),
     "operators again": computed(),
 }
-print(json.dumps({name: result.numpy().tobytes().hex() for name, result in results.items()}))
+found = {name: result.numpy().tobytes().hex() for name, result in results.items()}
+if sys.argv[1] != "plain":
+    from speed_table import tabulate
+
+    found |= tabulate()
+print(json.dumps(found))
