@@ -121,6 +121,9 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
         parts.append(f"{cases.unmeasured} not measured")
     if any(note.startswith("cases from the signature of ") for note in first.notes):
         parts.append("cases from its signature")
+    for where in ("inside", "outside"):
+        if any(note.endswith(f"left out: only those {where} the contract were run") for t in group for note in t.notes):
+            parts.append(f"only cases {where} the contract run")
     return f"{name}: {', '.join(parts)}"
 
 

@@ -166,3 +166,9 @@ def test_paths_of_the_machine_are_not_told() -> None:
     said = sentence(run(EXECUTED, base=folder, heads=(wheel,)))
     assert "base vllm," in said
     assert "/home" not in said
+
+
+def test_cases_that_were_left_out_as_outside_the_contract_are_said() -> None:
+    note = "1280 cases were left out: only those inside the contract were run"
+    assert "only cases inside the contract run" in sentence(run(replace(EXECUTED, notes=(note,))))
+    assert "only cases" not in sentence(run(EXECUTED))
