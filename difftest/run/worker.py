@@ -53,6 +53,10 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
     setup = control.receive()
     if setup is None:
         return 0
+    if setup["device"] == "cuda" and not torch.cuda.is_available():
+        text = f"--device cuda: PyTorch {torch.__version__} finds no GPU here; leave --device out to run on the CPU"
+        control.send({"failed": text})
+        return 2
     try:
         if setup["triton"]:
             _import_triton()

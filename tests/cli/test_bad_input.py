@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from difftest.demo import make_repository
 
@@ -121,6 +122,11 @@ def test_a_kind_of_case_that_the_target_lacks(repository: Path) -> None:
     done = difftest(*RUN, "--cases", "recorded", cwd=repository)
     assert done.returncode == 3, done.stderr
     assert "recorded" in done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there(repository: Path) -> None:
+    one_line(difftest(*RUN, "--device", "cuda", cwd=repository), 2, "--device cuda", "finds no GPU")
 
 
 def test_unknown_kind_of_case(repository: Path) -> None:
