@@ -269,7 +269,7 @@ def test_a_field_that_no_case_knows_is_an_api_change() -> None:
 @pytest.mark.parametrize("real", ["cpu", "cuda"])
 def test_the_platform_is_another_only_during_the_call(real: str) -> None:
     module = types.ModuleType("difftest_test_platform_user")
-    module.current_platform = Platform(real)  # type: ignore[attr-defined]
+    module.current_platform = Platform(real, {})  # type: ignore[attr-defined]
     user = type("TopKTopPSampler", (), {"__module__": module.__name__})
     sys.modules[module.__name__] = module
     try:
