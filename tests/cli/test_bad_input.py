@@ -124,7 +124,7 @@ def test_a_kind_of_case_that_the_target_lacks(repository: Path) -> None:
     assert "recorded" in done.stdout
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator")
 def test_a_device_that_is_not_there(repository: Path) -> None:
     one_line(difftest(*RUN, "--device", "cuda", cwd=repository), 2, "--device cuda", "finds no GPU")
 
