@@ -19,6 +19,8 @@ _INTEGERS = frozenset({"int32", "int64", "uint32", "uint64"})
 _SIGNED = frozenset({"int32", "int64"})
 _FLOATS = frozenset({"fp32", "fp64"})
 _NUMBERS = _INTEGERS | _FLOATS
+PLAIN = _NUMBERS | {"int1"}
+"""dtypes whose operators take two of them as they are, divisions included."""
 _BITS = _INTEGERS | {"int1"}
 _CONSTANTS = 4096  # numbers of which the data are kept
 _BITS_OF = struct.Struct("d").pack
@@ -87,10 +89,10 @@ class _Ways:
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
-    def made(self, data: Any, kind: Any, like: Any, handle_dtype: Any) -> Any:
+    def made(self, data: Any, kind: Any, like: Any) -> Any:
         """A tensor of `data`, of scalar type `kind` and of the shape of `like`."""
         handle = self.handle.__new__(self.handle)  # its own __init__ looks for data of another width than the dtype's
-        handle.data, handle.dtype, handle.attr = data, handle_dtype, {}
+        handle.data, handle.dtype, handle.attr = data, kind, {}
         new = self.tensor.__new__(self.tensor)
         new.handle = handle
         new.shape, new.numel, new.dtype = like.shape, like.numel, kind
@@ -214,7 +216,7 @@ class _Ways:
                     return own(self, other)
                 if not comparing and _spreads_nan(left, right):
                     return own(self, other)
-                return ways.made(compute(left, right), truth if comparing else kind, like, kind)
+                return ways.made(compute(left, right), truth if comparing else kind, like)
 
             return operate
 
@@ -230,7 +232,7 @@ class _Ways:
                 if found is None or found[2].name not in dtypes or _spreads_nan(found[0], found[1]):
                     return own(self, other)
                 data, number, kind, like = found
-                return ways.made(compute(number, data), kind, like, kind)
+                return ways.made(compute(number, data), kind, like)
 
             return operate
 
@@ -246,7 +248,7 @@ class _Ways:
                 return own(self, dtype, *more, **named)
             if self.dtype.name == kind.name:
                 return self
-            return ways.made(self.handle.data.astype(ways.dtypes[kind.name]), kind, self, kind)
+            return ways.made(self.handle.data.astype(ways.dtypes[kind.name]), kind, self)
 
         return cast
 
@@ -260,9 +262,8 @@ class _Ways:
             like = offset
         else:
             return None
-        handle = pointer.handle
-        moved = self.semantic.builder.create_addptr(handle, offset.handle)
-        return self.made(moved.data, pointer.dtype, like, handle.dtype)
+        moved = self.semantic.builder.create_addptr(pointer.handle, offset.handle)
+        return self.made(moved.data, pointer.dtype, like)
 
     def where(self, own: Operator) -> Operator:
         """The shortcut of `where(condition, x, y)`."""
@@ -280,7 +281,7 @@ class _Ways:
                     return own(condition, x, y)
                 like = condition
             left, right = (data, other) if first is x else (other, data)
-            return self.made(np.where(condition.handle.data, left, right), kind, like, kind)
+            return self.made(np.where(condition.handle.data, left, right), kind, like)
 
         return where
 
@@ -297,7 +298,7 @@ class _Ways:
             if shape not in self.everywhere:
                 self.everywhere[shape] = np.ones(shape, dtype=bool)
             return self.everywhere[shape]
-        if type(mask) is not self.tensor or mask.dtype.name != "int1" or mask.handle.data.dtype != np.bool_:
+        if type(mask) is not self.tensor or mask.dtype.name != "int1" or not self.sound(mask):
             return None
         if mask.shape is pointer.shape:
             return mask.handle.data
@@ -333,7 +334,7 @@ class _Ways:
             if fallback.size == 1 and not fallback.item():
                 fallback = np.zeros_like(fallback)  # the interpreter takes a single -0.0 for no `other`
             data = load(pointer.handle.data, reach, fallback, dtype)
-            return self.made(data, kind, pointer, kind)
+            return self.made(data, kind, pointer)
 
         return loaded
 

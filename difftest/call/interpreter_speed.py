@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from difftest.call.interpreter_operators import shortcuts
+from difftest.call.interpreter_operators import PLAIN, shortcuts
 
 
 def hasten(interpreter: Any) -> None:
@@ -239,10 +239,6 @@ def _shapes(tl: Any) -> None:
     tl.tensor.__init__ = init
 
 
-_SAME = frozenset({"int1", "int32", "int64", "uint32", "uint64", "fp32", "fp64"})
-"""dtypes whose operators take two of them as they are, divisions included."""
-
-
 def _operands(interpreter: Any, tl: Any) -> None:
     """Two tensors of one shape and one such dtype need neither promotion nor broadcasting."""
     semantic = type(interpreter.interpreter_semantic)
@@ -254,7 +250,7 @@ def _operands(interpreter: Any, tl: Any) -> None:
             and type(rhs) is tl.tensor
             and lhs.shape is rhs.shape
             and type(lhs.dtype) is tl.dtype
-            and lhs.dtype.name in _SAME
+            and lhs.dtype.name in PLAIN
             and lhs.dtype == rhs.dtype
         ):
             return lhs, rhs

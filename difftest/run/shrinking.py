@@ -235,20 +235,21 @@ class ShrinkRun(UnitRun):
         case = replace(self.original, build=lambda: copied(pool))
         if case.contract and not self.relates(pool):
             return False
-        if kind not in DEADLY and not self.seems(number, case, pool):
+        identity = case_id(self.target.name, pool)
+        if kind not in DEADLY and not self.seems(number, case, pool, identity):
             return False
         if self.briefly:
             return True
-        return all(self.in_full(number, case, pool, dead) for _ in range(_UNSTEADY if self.unsteady else 1))
+        return all(self.in_full(number, case, pool, identity, dead) for _ in range(_UNSTEADY if self.unsteady else 1))
 
-    def in_full(self, number: int, case: Case, pool: Pool, dead: list[Any] | None) -> bool:
+    def in_full(self, number: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> bool:
         """Whether a run of the candidate alone finds it."""
         kind = self.task["kind"]
         self.counts, self.kinds, self.unmeasured = Counter(), Counter(), Counter()
         self.mismatches, self.detailed, self.index = [], 0, number
         self.earlier = None
         try:
-            self.one(number, case, pool, case_id(self.target.name, pool), dead)
+            self.one(number, case, pool, identity, dead)
         except DifftestError:
             raise
         except Exception as error:  # a case file's own checks may expect what the candidate no longer holds
@@ -269,9 +270,9 @@ class ShrinkRun(UnitRun):
         other = list(dict.fromkeys(f"{m['kind']} at {m['place']}" for m in self.mismatches))
         return f", but in {', '.join(other[:3])}" if other else ", it is identical"
 
-    def seems(self, number: int, case: Case, pool: Pool) -> bool:
+    def seems(self, number: int, case: Case, pool: Pool, identity: str) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
-        fill, other = self.pair = fills(case_id(self.target.name, pool))
+        fill, other = self.pair = fills(identity)
         base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
         head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
         for outcome in (base, head):

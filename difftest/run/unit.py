@@ -103,7 +103,7 @@ class UnitRun:
         self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
-        self.first: tuple[int, Case, Pool, Outcome] | None = None
+        self.first: tuple[int, Case, Pool, int, Outcome] | None = None
 
     def arms_of(self, host: Mapping[str, Any]) -> list[Any]:
         """Base and head, lifted with what the host of a recorded call had decided."""
@@ -243,8 +243,7 @@ class UnitRun:
         """What code under test replaced of what both arms and the comparison stand on, by name."""
         replaced: list[str] = self.child.guard.replaced()
         if not replaced and self.first is not None and self.counts["identical"]:
-            index, case, pool, outcome = self.first
-            fill, _ = fills(case_id(self.target.name, pool))
+            index, case, pool, fill, outcome = self.first
             now = self.call(index, BASE, case, pool, fill)
             self.child.board.begin(self.child.slot)
             if not _same(now, outcome):
@@ -366,7 +365,7 @@ class UnitRun:
                 return
             base_undefined = {"call": None} if isinstance(again, NotCalled) else undefined_leaves(base, again)
         elif self.first is None:
-            self.first = (index, case, pool, base)
+            self.first = (index, case, pool, fill, base)
         base = _lasting(base, again)
         head_undefined: dict[str, Any] = {}
         unsteady: list[str] = []
