@@ -23,8 +23,9 @@ _SIZE = 64
 CHANNEL_LOST = 71
 """Exit status of a child whose code under test closed its way to the supervisor."""
 
-BETWEEN, CALLING, AFTER = 0, 1, 2
-"""States of a child: between cases; in a call; after a call of the same case, before the next call."""
+BETWEEN, CALLING, AFTER, FIRST_CALL = 0, 1, 2, 3
+"""States of a child: between cases; in a call; after a call of the same case, before the next call; in the first
+call of an arm, which imports what its others find."""
 
 
 class Board:
@@ -45,9 +46,10 @@ class Board:
         """The child is alive and between cases."""
         _SINCE.pack_into(self._map, slot * _SIZE + 32, time.monotonic(), BETWEEN)
 
-    def enter(self, slot: int, pid: int, unit: int, case: int, arm: int) -> None:
-        """A call begins."""
-        _RECORD.pack_into(self._map, slot * _SIZE, pid, unit, case, arm, time.monotonic(), CALLING)
+    def enter(self, slot: int, pid: int, unit: int, case: int, arm: int, first: bool = False) -> None:
+        """A call begins; `first`: the first one of this arm in this child."""
+        state = FIRST_CALL if first else CALLING
+        _RECORD.pack_into(self._map, slot * _SIZE, pid, unit, case, arm, time.monotonic(), state)
 
     def leave(self, slot: int) -> None:
         """The call is over."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from difftest.result import Identity, Reduced, TargetResult
+from difftest.result import Identity, Kind, Reduced, TargetResult
 from difftest.run.found import file_name
 from difftest.run.plan import ArmSource
 from difftest.run.supervisor import Supervisor, Unit
@@ -99,7 +99,7 @@ def reduce_found(
             like = item.unit
             unit = Unit(
                 number, like.target, like.symbols, like.arms, (0, 1), timeout, ("reduce", number), task=task,
-                patience=DEATHS,
+                patience=DEATHS, first_timeout=0.0 if task["kind"] == Kind.TIMEOUT else like.timeout,
             )  # fmt: skip
             units.append(unit)
             tasks[-1].append(unit)

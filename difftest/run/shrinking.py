@@ -21,7 +21,7 @@ from difftest.compare.outcomes import Difference, compare, undefined_leaves
 from difftest.errors import DifftestError
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
-from difftest.run.protocol import BASE, HEAD
+from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.relations import Live, RelationChecks
 from difftest.run.unit import UNSTEADY, UnitRun
 from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
@@ -187,10 +187,12 @@ class ShrinkRun(UnitRun):
         if number < len(self.journal):
             if self.journal[number] is False:
                 raise OutOfTimeError
-            if (state := self.journal[number]) is not None:
-                self.raised, self.arm, self.seen = state
-                self.best = pool
-            return state is not None
+            if isinstance(state := self.journal[number], str):
+                self.unjudged = state
+                return False
+            self.raised, self.arm, self.seen = state
+            self.best = pool
+            return True
         if not always and self.is_over():
             self.keep(False)
             raise OutOfTimeError
@@ -198,15 +200,14 @@ class ShrinkRun(UnitRun):
         verdict = self.judge(number, pool)
         self.seen = self.seen if verdict else before
         self.child.board.begin(self.child.slot)
-        state = [self.raised, self.arm, self.seen] if verdict else None
         self.best = pool if verdict else self.best
-        self.keep(state)
+        self.keep([self.raised, self.arm, self.seen] if verdict else self.unjudged)
         if verdict and self.task["kind"] in DEADLY:
             self.send(self.record(pool), leaving=False)  # the next candidate may be this child's last
         return verdict
 
     def keep(self, state: Any) -> None:
-        """A line of the journal: what is known after an accepted candidate, None after another, False at the end; where
+        """A line of the journal: what is known after an accepted candidate, why another is not, False at the end; where
         another child goes on, how long this one waited for a processor; what was decided by the clock."""
         with self.log.open("a") as file:
             file.write(json.dumps(state) + "\n")
@@ -231,6 +232,7 @@ class ShrinkRun(UnitRun):
         dead = self.dead.get(number)
         kind = self.task["kind"]
         if dead is not None and (kind not in DEADLY or self.arm not in (None, dead[0])):
+            self.unjudged = f", but {ARM_NAMES[dead[0]]} {dead[2]}"
             return False
         case = replace(self.original, build=lambda: copied(pool))
         if case.contract and not self.relates(pool):

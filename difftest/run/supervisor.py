@@ -23,7 +23,7 @@ from difftest.errors import DifftestError
 from difftest.processes import python_command
 from difftest.result import Kind
 from difftest.run.plan import ArmSource
-from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, Board, Channel
+from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, FIRST_CALL, Board, Channel
 
 MEMORY_BYTES = 64 << 30
 """Address space of one child: room for several copies of a case whose rows lie past 2^31 elements, 9 GiB each, of which
@@ -61,6 +61,7 @@ class Unit:
         told, alike: which cases differ in what way, and which are identical, by case index.
         task: the case to make small (:class:`difftest.run.shrinking.ShrinkRun`); None in a run.
         patience: deaths of children after which it is given up.
+        first_timeout: of the first call of an arm in a child, when `timeout` is too little for what it imports.
         renewed: how often it asked to go on in a new child.
         reduced: what came of that.
     """
@@ -80,6 +81,7 @@ class Unit:
     alike: list[int] = field(default_factory=list)
     task: dict[str, Any] | None = None
     patience: int = 2 * MAX_DEATHS + 2
+    first_timeout: float = 0.0
     renewed: int = 0
     reduced: dict[str, Any] | None = None
     start: int = 0
@@ -477,9 +479,9 @@ class _Loop:
             _, number, _, _, seconds, state = self.supervisor.board.read(slot)
             if number != unit.number:
                 state = BETWEEN
-            limit = self.limit(unit)
+            limit = self.limit(unit, state)
             waited = self.waited(slot, seconds)
-            if state == CALLING and seconds - waited > limit:
+            if state in (CALLING, FIRST_CALL) and seconds - waited > limit:
                 self.kill(slot, Kind.TIMEOUT, f"still running after {limit:.3g} s")
             elif min(seconds, time.monotonic() - self.sent[slot]) - waited > SILENT_SECONDS + limit:
                 self.kill(slot, Kind.TIMEOUT, f"no progress for {SILENT_SECONDS + limit:.3g} s outside a call")
@@ -496,11 +498,12 @@ class _Loop:
             return 0.0
         return max(0.0, now - then)
 
-    def limit(self, unit: Unit) -> float:
+    def limit(self, unit: Unit, state: int) -> float:
         """Seconds one call may take. Once the target hung, no longer than its finished calls make likely."""
+        first = unit.first_timeout if state == FIRST_CALL else 0.0
         if not self.hung[unit.planned]:
-            return unit.timeout
-        return min(unit.timeout, max(1.0, unit.timeout / 4, 10 * unit.slowest))
+            return max(first, unit.timeout)
+        return max(first, min(unit.timeout, max(1.0, unit.timeout / 4, 10 * unit.slowest)))
 
     def kill(self, slot: int, kind: Kind, text: str) -> None:
         self.killed[slot] = (kind, text)

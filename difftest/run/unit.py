@@ -470,7 +470,8 @@ class UnitRun:
 
     def call(self, index: int, arm: int, case: Case, pool: Pool, fill: int) -> Outcome | NotCalled:
         child = self.child
-        child.board.enter(child.slot, child.pid, self.unit["number"], index, arm)
+        label = self.unit["arms"][arm]
+        child.board.enter(child.slot, child.pid, self.unit["number"], index, arm, first=label not in child.called)
         began = time.monotonic()
         if case.host != self.current:
             self.current, self.arms = case.host, self.arms_of(case.host)
@@ -480,6 +481,7 @@ class UnitRun:
         finally:
             if os.getpid() != child.pid:
                 child.exit(0)  # a process that the code under test forked came back here; the case is not its own
+            child.called.add(label)
             child.board.leave(child.slot)
             child.check_channel()
             self.slowest = max(self.slowest, time.monotonic() - began)

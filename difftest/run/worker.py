@@ -203,6 +203,7 @@ class Child:
         self.arms: dict[tuple[str, str], Any] = {}
         self.hosts: list[str] = []  # what is known of hosts, as JSON; an arm is loaded for each
         self.pid = os.getpid()
+        self.called: set[str] = set()  # arms
         self.exit = os._exit
         self.guard = setup["guard"]
         self.home = Path(setup["home"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,21 +25,35 @@ def cases():
         yield Case(f"{number} values", lambda number=number: {"values": torch.arange(number, dtype=torch.float32)})
 
 
-TARGETS = (Target("user.double", ("pack.double:double",), cases, timeout=1.0),)
+TARGETS = (Target("user.double", ("pack.double:double",), cases, timeout={timeout}),)
 """
 
 
-def run(tmp_path: Path, head: str) -> TargetResult:
+SLOW = """
+import time
+
+
+def one():
+    time.sleep(2.5)
+    return 1
+
+
+ONE = one()
+"""
+
+
+def run(tmp_path: Path, head: str, timeout: float = 1.0, **options: Any) -> TargetResult:
     for name, body in (("base", "pass"), ("head", head)):
         package = tmp_path / name / "pack"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
+        (package / "slow.py").write_text(SLOW)
         (package / "double.py").write_text(f"import time\n\n\ndef double(values):\n    {body}\n    return values * 2\n")
     cases = tmp_path / "double_cases.py"
-    cases.write_text(CASES)
-    trees = {"base": str(tmp_path / "base"), "heads": (str(tmp_path / "head"),)}
-    options = api.RunOptions(**trees, targets=("user.double",), cases_from=(cases,), jobs=1, explain=False)  # type: ignore[arg-type]
-    (target,) = api.run(options).targets
+    cases.write_text(CASES.replace("{timeout}", str(timeout)))
+    asked: dict[str, Any] = {"targets": ("user.double",), "cases_from": (cases,), "jobs": 1, "explain": False}
+    trees: dict[str, Any] = {"base": str(tmp_path / "base"), "heads": (str(tmp_path / "head"),)}
+    (target,) = api.run(api.RunOptions(**trees, **asked, **options)).targets
     return target
 
 
@@ -96,3 +111,15 @@ def test_a_crash_that_does_not_happen_again_is_neither_a_difference_nor_green(
 def test_a_hang_that_happens_again_is_a_difference(tmp_path: Path) -> None:
     target = run(tmp_path, "time.sleep(1000)")
     assert (target.verdict, target.kinds) == ("different", {"timeout": 2})
+
+
+def test_a_first_call_that_imports_for_long_is_made_small_like_any_other(tmp_path: Path) -> None:
+    target = run(
+        tmp_path,
+        "from pack.slow import ONE\n    values = values + (len(values) > 1) * ONE",
+        timeout=10.0,
+        out=tmp_path / "out",
+        shrink=4.0,
+    )
+    (reduced,) = target.reduced
+    assert (reduced.kind, reduced.reason) == ("value", "")
