@@ -38,18 +38,20 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
 
     Args:
         kind: what the children are; :class:`Child` when None.
-        prepare: readies the process for the code under test, once torch is there; by default memory is poisoned and
-            what accelerator code asks of a host is bridged.
+        prepare: readies the process for the code under test, once torch is there; by default memory is poisoned, and
+            what the code asks of an accelerator and of the compiler is bridged.
     """
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     _die_with(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
+    from difftest.call.compiler import run_eagerly
+
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    run_eagerly()
     (prepare or _poison)()
-    torch.compile = _eager
     setup = control.receive()
     if setup is None:
         return 0
@@ -111,10 +113,12 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
 
 
 def _poison() -> None:
+    from difftest.call.compiler import without_compiler
     from difftest.call.host import bridge_host
     from difftest.call.poison import POISON
 
     POISON.install()
+    without_compiler()
     bridge_host()  # code that no kernel is reached from pins memory too
 
 
@@ -127,11 +131,6 @@ def _import_triton() -> None:
         bridge()
     except ImportError:
         pass  # the stand-in says so, for each target that needs it
-
-
-def _eager(model: Any = None, **_: Any) -> Any:
-    """What takes the place of torch.compile: the function itself."""
-    return model if model is not None else lambda function: function
 
 
 def _die_with(parent: int) -> None:

@@ -1,0 +1,72 @@
+"""Code that marks tensors for torch's compiler runs without loading it; code that asks for more gets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+import torch
+from difftest.call.compiler import run_eagerly, without_compiler
+
+run_eagerly()
+without_compiler()
+without_compiler()
+loaded = lambda: "torch._dynamo" in sys.modules
+"""
+
+
+def said(code: str) -> str:
+    """What a fresh process prints, in which nothing was imported by tests before."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM + code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_marks_and_decorators_leave_the_compiler_out() -> None:
+    code = """
+@torch.compile(dynamic=True)
+@torch.compiler.disable(recursive=False)
+@torch.compiler.allow_in_graph
+def twice(values):
+    torch._dynamo.decorators.mark_unbacked(values, 0)
+    torch._dynamo.mark_dynamic(values, [0])
+    torch._dynamo.maybe_mark_dynamic(values, 0)
+    torch._dynamo.mark_static(values)
+    return 2 * values
+
+assert twice is torch.compile(twice)
+print(twice(torch.arange(3)).tolist(), loaded())
+"""
+    assert said(code) == "[0, 2, 4] False"
+
+
+@pytest.mark.parametrize(
+    "asked", ["torch._dynamo.config.cache_size_limit", "torch._dynamo.decorators.mark_static_address"]
+)
+def test_what_is_no_mark_is_the_compilers_own(asked: str) -> None:
+    code = f"""
+found = {asked}
+import torch._dynamo
+print(found == {asked} and loaded(), torch._dynamo is sys.modules["torch._dynamo"])
+"""
+    assert said(code) == "True True"
+
+
+def test_a_name_that_the_compiler_lacks_is_an_attribute_error() -> None:
+    assert (
+        said("print(hasattr(torch._dynamo, 'no_such_name'), hasattr(torch._dynamo, '__no_such_name__'))")
+        == "False False"
+    )
+
+
+def test_every_mark_is_a_function_of_the_compiler() -> None:
+    code = """
+from difftest.call.compiler import _MARKS
+import torch._dynamo.decorators
+marks = [getattr(sys.modules[module], name).__module__ for module, names in _MARKS.items() for name in names]
+print(len(marks), set(marks))
+"""
+    assert said(code) == "7 {'torch._dynamo.decorators'}"
