@@ -1,19 +1,24 @@
 """Trees whose `parse_output` is slower than base's by a known amount: the demonstration's, with a longer loop in it.
 
 Base has the loop, too, so that a head differs in nothing but how often it goes round. What a lap costs is calibrated
-with a loop so long that it dominates the time; a head of one percent is then so many laps more, and its true change is
-known without measuring anything small.
+with a loop so long that it takes a good part of the time; a head of one percent is then so many laps more, and its true
+change is known without measuring anything small.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+
+if __name__ == "__main__":  # beside the checkout's difftest, installed or not
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from difftest.demo import TREES
 from difftest.target import Call
@@ -63,25 +68,37 @@ def load(tree: Path, name: str) -> ModuleType:
     return module
 
 
-def lap_shares(scratch: Path, layouts: int = 6) -> dict[int, float]:
+_MANY = {batch: 250 + 20 * batch for batch in BATCHES}
+"""Laps that take about a quarter of the time: in a much longer loop one lap costs less."""
+
+
+def lap_shares(scratch: Path, processes: int = 6) -> dict[int, float]:
     """What one lap more adds to base's time, as a fraction of it, by batch.
 
-    It imports the trees' `vllm`, so it wants a process of its own.
+    A lap costs up to a fifth more where a process happens to place the loop badly, which it does for all of its life,
+    so this is the mean over processes, as a bench's change is.
     """
+    trees = write_tree(scratch / "calibrate-base"), write_tree(scratch / "calibrate-slow", _MANY)
+    found = []
+    for turn in range(processes):
+        command = [sys.executable, __file__, *map(str, trees), str(turn)]
+        found.append(json.loads(subprocess.run(command, capture_output=True, check=True).stdout))
+    return {batch: statistics.fmean(shares[str(batch)] for shares in found) for batch in BATCHES}
+
+
+def main() -> None:
+    """Print the shares that this process sees, as JSON: `slowed_trees.py BASE SLOW TURN`."""
     from difftest.timing.blocks import PairedBlocks, quiet_collector
 
-    many = {batch: 800 + 100 * batch for batch in BATCHES}  # about doubles the time
-    base, slow = write_tree(scratch / "calibrate-base"), write_tree(scratch / "calibrate-slow", many)
-    shares: dict[int, list[float]] = {batch: [] for batch in BATCHES}
+    *trees, turn = sys.argv[1:]
+    arms = [load(Path(tree), name) for tree, name in zip(trees, ("base", "slow"), strict=True)]
+    shares = {}
     with quiet_collector():
-        for turn in range(layouts):
-            arms = {name: load(tree, f"{name}_{turn}") for name, tree in (("base", base), ("slow", slow))}
-            for batch in BATCHES:
-                fresh = [calls(arm.RejectionSampler.parse_output, batch) for arm in arms.values()]
-                pairs = PairedBlocks(*fresh, head_first=bool(turn % 2)).take(12)
-                slower = statistics.median(pair.head_ns / pair.base_ns for pair in pairs) - 1
-                shares[batch].append(slower / many[batch])
-    return {batch: statistics.median(values) for batch, values in shares.items()}
+        for batch in BATCHES:
+            fresh = [calls(arm.RejectionSampler.parse_output, batch) for arm in arms]
+            pairs = PairedBlocks(*fresh, head_first=bool(int(turn) % 2)).take(24)
+            shares[batch] = (statistics.median(pair.head_ns / pair.base_ns for pair in pairs) - 1) / _MANY[batch]
+    print(json.dumps(shares))
 
 
 def calls(function: Callable[..., object], batch: int) -> Callable[[int], Call]:
@@ -98,3 +115,7 @@ def laps_for(percent: float, shares: Mapping[int, float]) -> tuple[dict[int, int
     """Laps more for a slowdown of about so many percent, and the true slowdown in percent, by batch."""
     laps = {batch: round(percent / 100 / shares[batch]) for batch in BATCHES}
     return laps, {batch: 100 * laps[batch] * shares[batch] for batch in BATCHES}
+
+
+if __name__ == "__main__":
+    main()
