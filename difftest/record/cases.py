@@ -175,6 +175,13 @@ def _host(environment: Mapping[str, Any], device: str) -> dict[str, Any]:
     return facts_for(environment.get("host", {}), str(environment.get("device", "cpu")), device)
 
 
+def _device_name(device: str) -> str:
+    """The name of a device as a capture's environment has it: of a GPU its model's."""
+    import torch
+
+    return device if device == "cpu" else str(torch.cuda.get_device_name(device))
+
+
 def _pool(call: RecordedCall, device: str) -> Pool:
     inputs = call.inputs(device)
     return {"args": inputs.args, "kwargs": inputs.kwargs}
@@ -300,9 +307,9 @@ class Replayed:
     def _after(self, call: RecordedCall, arm: Arm) -> After:
         from difftest.record.rebuild import Rebuilder
 
-        recorded_on = str(call.environment.get("device", "cpu")).partition(":")[0]
-        if recorded_on != self.device:
-            raise LiftError(f"recorded on {recorded_on}, replayed on {self.device}")
+        recorded_on, here = str(call.environment.get("device", "cpu")), _device_name(self.device)
+        if recorded_on != here:
+            raise LiftError(f"recorded on {recorded_on}, replayed on {here}")
         returned = None if call.raised else Rebuilder(arm)(call.output(self.device), "result")
         generators = {number: item.state for number, item in (call.generators_after or {}).items()}
         changed = call.changed_inputs

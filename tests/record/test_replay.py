@@ -87,15 +87,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree(tmp_path_factory.mktemp("base") / "tree")
 
 
-def record(engine: ModuleType, path: Path, steps: int = 3, extra: object = None) -> Path:
+def record(engine: ModuleType, path: Path, steps: int = 3, extra: object = None, device: str = "cpu") -> Path:
     recorder = Recorder(path)
     forward = recorder.wrap(engine.Sampler.forward, SITE)
     sampler = engine.Sampler()
     torch.manual_seed(5)
-    generators = {0: torch.Generator().manual_seed(7)}
+    generators = {0: torch.Generator(device).manual_seed(7)}
     for step in range(steps):
-        logits = torch.arange(24, dtype=torch.float32).reshape(3, 8).sin()
-        metadata = engine.Metadata(torch.full((3, 1), 0.7), generators, extra)
+        logits = torch.arange(24, dtype=torch.float32, device=device).reshape(3, 8).sin()
+        metadata = engine.Metadata(torch.full((3, 1), 0.7, device=device), generators, extra)
         with recorder.step():
             recorder.requests([f"request {row}" for row in range(3)])
             forward(sampler, logits, metadata, top=step)
@@ -127,6 +127,21 @@ def test_the_captured_tree_is_exact_five_times_and_does_what_was_recorded(captur
     }  # fmt: skip
     schema = json.loads((resources.files("difftest") / "schema/run.json").read_text())
     jsonschema.validate(json.loads(json.dumps(result.to_json())), schema)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_a_gpu_did_is_compared_there_and_not_with_a_cpu(tmp_path: Path) -> None:
+    source = SOURCE.replace("generator=generator", "device=scaled.device, generator=generator")
+    tree(tmp_path / "tree", source)
+    with loaded(tmp_path / "tree") as other:
+        capture = record(other, tmp_path / "capture", device="cuda")
+    there = only(replayed(capture, tmp_path / "tree", tmp_path / "tree", device="cuda"))
+    assert (there.verdict, there.recorded["rank-0"]["exact"], there.recorded["rank-0"]["as_recorded"]) == (
+        "identical", 3, 3
+    )  # fmt: skip
+    here = only(replayed(capture, tmp_path / "tree", tmp_path / "tree"))
+    assert (here.recorded["rank-0"]["as_recorded"], here.recorded["rank-0"]["not_as_recorded"]) == (0, 0)
+    assert any(f"recorded on {torch.cuda.get_device_name()}, replayed on cpu" in note for note in here.notes)
 
 
 HEADS = {
