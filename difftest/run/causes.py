@@ -11,6 +11,7 @@ from difftest.explain.changes import RUN_BY_LOADING, closure_changes, lines_to_t
 from difftest.explain.groups import CaseGroup, case_groups, signatures
 from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Change, Group, Kind, Mismatch, TargetResult, Way
 from difftest.run.plan import ArmSource, Planned
+from difftest.run.protocol import LOOKS
 from difftest.run.supervisor import Supervisor, Unit
 
 PATIENCE = 4.0
@@ -53,24 +54,31 @@ def find_causes(
         n: closure_changes(each.planned.base.closure, each.planned.head.closure, *(a.tree.read for a in each.arms))
         for n, each in found.items()
     }
-    units: dict[int, Unit] = {}
+    units: dict[int, list[Unit]] = {}
     if seconds is not None and found:
-        each_seconds = max(LEAST_SECONDS, seconds * len(supervisor.children) / len(found))
+        children = len(supervisor.children)
+        each_seconds = max(LEAST_SECONDS, seconds * children / len(found))
+        # With children to spare, one target's looks are taken side by side.
+        looks = [(look,) for look in LOOKS] if len(found) * len(LOOKS) <= children else [LOOKS]
         for n, each in found.items():
             first = each.units[0]
-            units[n] = replace(
-                Unit(len(units), first.target, first.symbols, first.arms, (0, 1), first.timeout, n),
-                explain=_asked(grouped[n], each, changes[n], min(seconds, each_seconds)),
-            )
+            asked = _asked(grouped[n], each, changes[n], min(seconds, each_seconds))
+            units[n] = [
+                Unit(
+                    *(number, first.target, first.symbols, first.arms, (0, 1), first.timeout, n),
+                    explain={**asked, "looks": taken},
+                )
+                for number, taken in enumerate(looks, len(looks) * len(units))
+            ]
         supervisor.run(
-            list(units.values()),
+            [unit for each in units.values() for unit in each],
             {arm.label: arm for each in found.values() for arm in each.arms},
             options,
             lambda unit, done: None,
             lambda unit: None,
             time.monotonic() + PATIENCE * seconds,
         )
-    return {n: _explained(each, grouped[n], changes[n], units.get(n)) for n, each in found.items()}
+    return {n: _explained(each, grouped[n], changes[n], units.get(n, ())) for n, each in found.items()}
 
 
 def _number(unit: Unit, case: int) -> int:
@@ -102,9 +110,9 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Chang
 
 
 def _explained(
-    each: Differing, groups: Sequence[CaseGroup], changes: tuple[Change, ...], unit: Unit | None
+    each: Differing, groups: Sequence[CaseGroup], changes: tuple[Change, ...], units: Sequence[Unit]
 ) -> TargetResult:
-    told: Mapping[str, Any] = {} if unit is None else unit.explained
+    told = {name: part for unit in units for name, part in unit.explained.items()}
     kept = [(_number(u, m["number"]), m) for u in each.units for m in u.mismatches]
     named = dict(reversed(kept))
     classes: Sequence[str | None] = told.get("classes", ())
@@ -135,7 +143,7 @@ def _explained(
             for arm, files in told["ran"].items()
         }
         changes = marked(changes, ran, apart=bool(told.get("traced", {}).get("identical")))
-    notes = each.result.notes if unit is None else (*each.result.notes, *unit.notes)
+    notes = (*each.result.notes, *dict.fromkeys(note for unit in units for note in unit.notes))
     return replace(
         each.result,
         groups=tuple(shown),

@@ -18,7 +18,7 @@ from difftest.call.values import case_id
 from difftest.explain.groups import in_common
 from difftest.result import GROUP_LINES
 from difftest.run.chance import Chance
-from difftest.run.protocol import ARM_NAMES, BASE, HEAD
+from difftest.run.protocol import ARM_NAMES, BASE, CHANCE, HEAD, LINES
 from difftest.run.unit import UnitRun
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -34,9 +34,9 @@ class Explanation:
     """Looks into one target, base against one head, and sends what it finds as it finds it.
 
     The unit's `explain`: `groups` (case indices of each group, those inside the contract first), `places` (of each
-    group kinds and leaves), `alike` (indices of
-    identical cases), `lines` (per arm and path the lines to watch), `added` (per path the lines only head has),
-    `seconds`: of processor time, so that what is found does not depend on what else the machine does.
+    group kinds and leaves), `alike` (indices of identical cases), `lines` (per arm and path the lines to watch),
+    `added` (per path the lines only head has), `looks` (which of :data:`protocol.LOOKS` to take), `seconds`: of
+    processor time for all looks, so that what is found does not depend on what else the machine does.
     """
 
     clock = staticmethod(time.process_time)
@@ -51,9 +51,13 @@ class Explanation:
 
     def run(self) -> None:
         try:
-            self.rules()
-            self.trace()
-            Chance(self).run()
+            if LINES in self.asked["looks"]:
+                self.rules()
+                self.trace()
+            elif self.traces():
+                self.ends -= _TRACE_SHARE * self.asked["seconds"]
+            if CHANCE in self.asked["looks"]:
+                Chance(self).run()
         finally:
             self.send({}, done=True)
 
@@ -70,9 +74,13 @@ class Explanation:
 
     # -- which changed lines they run -----------------------------------------------------------------------------
 
+    def traces(self) -> bool:
+        """Whether there are lines to watch, and something to watch them with."""
+        return any(self.asked["lines"][arm] for arm in ARM_NAMES) and find_spec("coverage") is not None
+
     def trace(self) -> None:
         """Run a few differing cases of each group, and identical ones that are like them, with a tracer on."""
-        if not any(self.asked["lines"][arm] for arm in ARM_NAMES) or find_spec("coverage") is None:
+        if not self.traces():
             return
         ends = min(self.ends, self.clock() + _TRACE_SHARE * self.asked["seconds"])
         ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}

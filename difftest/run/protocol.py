@@ -27,6 +27,10 @@ BETWEEN, CALLING, AFTER, FIRST_CALL = 0, 1, 2, 3
 """States of a child: between cases; in a call; after a call of the same case, before the next call; in the first
 call of an arm, which imports what its others find."""
 
+LINES, CHANCE = LOOKS = ("lines", "chance")
+"""What is looked at in a target that differs: which changed lines the cases run; whether only the random numbers
+differ. Neither needs what the other finds."""
+
 
 class Board:
     """A small shared file in which each child says which call it is in. Survives the child's death.
