@@ -79,6 +79,21 @@ def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | N
     return found
 
 
+def only_poison(first: Any, second: Any, fills: tuple[int, int]) -> bool:
+    """Whether the outcomes of one arm under two fills differ in nothing but bytes that are the fill in each: memory
+    that was never written. Whatever else decided them would not come to just these bytes, so no third run is needed to
+    tell it from chance."""
+    for path, left, right in _outcome_leaves(first, second):
+        for _, a, b in _differing_leaves(left, right, path):
+            if a is None or b is None or a[0] not in _ARRAYS or a[:5] != b[:5] or len(a[5]) != len(b[5]):
+                return False
+            one, other = np.frombuffer(a[5], np.uint8), np.frombuffer(b[5], np.uint8)
+            apart = one != other
+            if (one[apart] != fills[0]).any() or (other[apart] != fills[1]).any():
+                return False
+    return True
+
+
 def unstable_leaves(first: Any, second: Any) -> list[str]:
     """Leaves that differ between two runs of the same arm from the same state: it is not deterministic there."""
     return [leaf for path, a, b in _outcome_leaves(first, second) for leaf, _, _ in _differing_leaves(a, b, path)]

@@ -13,7 +13,7 @@ from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
 from difftest.call.poison import FILLS, POISON, fills
 from difftest.call.values import case_id
-from difftest.compare.outcomes import Difference, compare, uncompared, undefined_leaves, unstable_leaves
+from difftest.compare.outcomes import Difference, compare, only_poison, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import change, evidence, likeness
@@ -353,33 +353,21 @@ class UnitRun:
             self.not_measured(f"not exercised: {who} cannot run here: {raised[1][:200]}")
             return
         # base against base, under the other fill
-        again = self.call(index, BASE, case, pool, other_fill)
+        again, base_undefined, unsteady = self.under_other_fill(index, BASE, case, pool, base)
         self.counts["aa_cases"] += 1
-        base_undefined: dict[str, Any] = {}
-        if not _same(again, base):
-            third = self.call(index, BASE, case, pool, fill)
-            if not _same(third, base):
-                self.counts["aa_differences"] += 1
-                leaves = ["call"] if isinstance(third, NotCalled) else unstable_leaves(base, third)
-                self.not_measured(f"base is not deterministic: base against base differs at {', '.join(leaves[:3])}")
-                return
-            base_undefined = {"call": None} if isinstance(again, NotCalled) else undefined_leaves(base, again)
-        elif self.first is None:
+        if unsteady:
+            self.counts["aa_differences"] += 1
+            self.not_measured(f"base is not deterministic: base against base differs at {', '.join(unsteady[:3])}")
+            return
+        if self.first is None and _same(again, base):
             self.first = (index, case, pool, fill, base)
         base = _lasting(base, again)
         head_undefined: dict[str, Any] = {}
-        unsteady: list[str] = []
         other: Outcome | NotCalled = head
         if uninitialised[HEAD] or base_undefined or base != head or repeats > 1:
-            other = self.call(index, HEAD, case, pool, other_fill)
-            if not _same(other, head):
-                third = self.call(index, HEAD, case, pool, fill)
-                if isinstance(other, NotCalled) or isinstance(third, NotCalled):
-                    unsteady = ["call"]
-                elif _same(third, head):
-                    head_undefined = undefined_leaves(head, other)
-                else:
-                    unsteady = unstable_leaves(head, third)
+            other, head_undefined, unsteady = self.under_other_fill(index, HEAD, case, pool, head)
+            if isinstance(other, NotCalled):
+                head_undefined, unsteady = {}, ["call"]
             head = _lasting(head, other)
         if case.recorded is not None:
             self.recordings.of(case)["calls"] += 1
@@ -486,6 +474,25 @@ class UnitRun:
             child.check_channel()
             self.slowest = max(self.slowest, time.monotonic() - began)
             child.trim_log()
+
+    def under_other_fill(
+        self, index: int, arm: int, case: Case, pool: Pool, first: Outcome
+    ) -> tuple[Outcome | NotCalled, dict[str, Any], list[str]]:
+        """One arm's call once more, with other bytes in memory that nobody wrote.
+
+        Returns:
+            What came of it, what so shows to be undefined (:func:`undefined_leaves`), and where chance decides: the
+            call under the first fill does not come out the same again.
+        """
+        fill, other_fill = self.pair
+        again = self.call(index, arm, case, pool, other_fill)
+        if _same(again, first):
+            return again, {}, []
+        if isinstance(again, NotCalled) or not only_poison(first, again, self.pair):
+            third = self.call(index, arm, case, pool, fill)
+            if not _same(third, first):
+                return again, {}, ["call"] if isinstance(third, NotCalled) else unstable_leaves(first, third)
+        return again, {"call": None} if isinstance(again, NotCalled) else undefined_leaves(first, again), []
 
     def opinion(self, case: Case, pool: Pool, live: list[Live]) -> str:
         """Which arm the target's reference implementation agrees with; empty when it says nothing."""

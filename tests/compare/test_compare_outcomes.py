@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from difftest.call.freeze import DEPTH, Freezer
 from difftest.call.outcome import Outcome
-from difftest.compare.outcomes import Difference, compare, short, undefined_leaves, unstable_leaves
+from difftest.compare.outcomes import Difference, compare, only_poison, short, undefined_leaves, unstable_leaves
 from difftest.result import Kind
 
 NAN = float("nan")
@@ -409,6 +409,43 @@ def test_what_is_computed_from_undefined_bytes_is_undefined(values: tuple[Any, A
     assert compared(values, values) == []
     (found,) = compared((values[0], values[0]), values)
     assert found.kind is Kind.UNDEFINED
+
+
+FILLS = (0xA5, 0x5A)
+POISONED = torch.tensor([0xA5, 0x5A], dtype=torch.uint8)[:, None].expand(2, 24)
+
+
+def filled(first: int, second: int, **parts: Any) -> tuple[Outcome, Outcome]:
+    """Two outcomes that return 1, 2 and a third int64 of one byte each, and the same with changes of the second."""
+    returned = [torch.tensor([1, 2, byte * 0x0101010101010101 - (byte > 127) * 2**64]) for byte in (first, second)]
+    return outcome(returned[0]), outcome(returned[1], **parts)
+
+
+def test_only_bytes_that_are_the_fill_under_both_fills_were_never_written() -> None:
+    assert only_poison(*filled(*FILLS), FILLS)
+    assert only_poison(outcome({"rows": (POISONED[0], 3)}), outcome({"rows": (POISONED[1], 3)}), FILLS)
+    assert only_poison(outcome(POISONED[0].numpy().copy()), outcome(POISONED[1].numpy().copy()), FILLS)
+    changed = [outcome(changed={"buffer": row.clone()}) for row in POISONED]
+    assert only_poison(changed[0], changed[1], FILLS)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        filled(FILLS[0], 3),
+        filled(3, FILLS[1]),
+        filled(FILLS[1], FILLS[0]),
+        filled(*FILLS, rng=(("torch", b"later"),)),
+        filled(*FILLS, aliases=((0, "logits", 8),)),
+        (outcome([0xA5]), outcome([0x5A])),
+        (outcome(POISONED[0].clone()), outcome(POISONED[1, :23].clone())),
+        (outcome(POISONED[0].clone()), outcome(POISONED[1].clone().view(torch.int64))),
+        (outcome((POISONED[0].clone(), 1)), outcome((POISONED[1].clone(), 2))),
+        (outcome(), outcome(raised=("IndexError", "out of range"))),
+    ],
+)
+def test_what_else_differs_between_two_fills_takes_a_third_run(pair: tuple[Outcome, Outcome]) -> None:
+    assert not only_poison(*pair, FILLS)
 
 
 def test_an_exception_under_one_fill_only_is_undefined() -> None:
