@@ -1,11 +1,12 @@
-"""What marks code for torch's compiler, without the compiler: nothing is compiled here, and loading it takes as long as
+"""What code says to torch's compiler, without the compiler: nothing is compiled here, and loading it takes as long as
 loading torch.
 
-A mark changes no value, so both arms lose nothing by it.
+A mark changes no value, and a condition that holds has no effect, so both arms lose nothing by it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import types
@@ -37,9 +38,11 @@ def run_eagerly() -> None:
 
 
 def without_compiler() -> None:
-    """Have marks for compiled code do nothing; once a process, before the code under test is loaded."""
+    """Have marks for compiled code do nothing, and conditions that hold; once a process, before the code under test is
+    loaded."""
     if _COMPILER in sys.modules:
         return
+    torch._check_with = _checked(torch._check_with)
     package, decorators = map(_Unloaded, _MARKS)
     for module in (package, decorators):
         module.__dict__.update(dict.fromkeys(_MARKS[module.__name__], _mark))
@@ -56,6 +59,17 @@ def _itself(function: Any = None, *_: Any, **__: Any) -> Any:
 
 def _same(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
+
+
+def _checked(real: Callable[..., None]) -> Callable[..., None]:
+    """`torch._check` and its like, without the compiler's symbols for what plainly holds."""
+
+    @functools.wraps(real)
+    def check(error_type: Any, cond: Any, message: Any) -> None:
+        if cond is not True:
+            real(error_type, cond, message)
+
+    return check
 
 
 def _mark(tensor: torch.Tensor, index: Any = None, *_: Any, **__: Any) -> None:

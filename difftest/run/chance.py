@@ -15,7 +15,7 @@ from difftest.call.outcome import NotCalled, Outcome
 from difftest.compare.outcomes import compare
 from difftest.explain import kernel_noise
 from difftest.explain.kernel_noise import KernelNoise, total
-from difftest.explain.law import Law, Tokens, compare_laws
+from difftest.explain.law import ALPHA, Law, Tokens, compare_laws, smallest_effect
 from difftest.explain.noise import SCHEMES, FixedNoise, Noise
 from difftest.result import Kind, Likeness
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
@@ -102,7 +102,8 @@ class Chance:
             self.explanation.send({"fixed_noise": {**draws, "said": said}})
             return
         apart = self._pool_apart()
-        law = self._law() if apart is not None else None
+        same_noise = not (self.repeats or self.unknown) and all(t.equal for each in tried.values() for t in each)
+        law = self._law(bool(same_noise and not apart[0])) if apart is not None else None
         for number, each in tried.items():
             groups[number] = self._class_of(number, each, apart, law)
         same = self.cases and self.equal == self.cases and not (self.repeats or self.unknown or (apart and apart[0]))
@@ -277,8 +278,13 @@ class Chance:
                 break
         return best
 
-    def _law(self) -> Law | None:
-        """Independent samples of both arms, as many as there is time for."""
+    def _law(self, settled: bool) -> Law | None:
+        """Independent samples of both arms, as many as there is time for.
+
+        Args:
+            settled: the same noise gives the same tokens. Then samples are taken only if they will be enough to show
+                that a call uses the noise of another one.
+        """
         sampling = self.target.sampling
         assert sampling is not None
         now = self.explanation.clock()
@@ -292,6 +298,10 @@ class Chance:
                     return None
                 found[arm].append(tokens)
             rows += len(found[BASE][-1])
+            if settled and not call and ends - now < MOST_CALLS * (self.explanation.clock() - now):
+                most = int(rows * (ends - now) / (self.explanation.clock() - now))
+                if smallest_effect(most, sampling.vocabulary, ALPHA) > TELLING_EFFECT:
+                    return None
             if rows >= MOST_SAMPLES or self.explanation.clock() > ends:
                 break
         shapes = {tokens.shape[1:] for side in found for tokens in side}

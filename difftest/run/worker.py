@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import hashlib
 import json
 import os
 import resource
@@ -200,6 +201,7 @@ class Child:
         sys.set_int_max_str_digits(0)  # any number can be shown
         self.states = GlobalStates(self.device)
         self.arms: dict[tuple[str, str], Any] = {}
+        self.shared: dict[tuple[str, str], Any] = {}  # parsed files: most are the same in all arms
         self.hosts: list[str] = []  # what is known of hosts, as JSON; an arm is loaded for each
         self.pid = os.getpid()
         self.called: set[str] = set()  # arms
@@ -277,10 +279,16 @@ class Child:
                 self.ask({"read": [label, path]})
             return file.read_bytes() if file.is_file() else None
 
+        def blob(path: str) -> str | None:
+            data = read(path)
+            return None if data is None else hashlib.sha256(data).hexdigest()
+
         os.environ["TRITON_CACHE_DIR"] = info["triton_cache"]
         standins = standins_for(info["package"], self.setup.get("host"), host)
         name = f"{label}-host{self.hosts.index(known_of_host)}" if known_of_host else label
-        loader = Loader(name, Sources(find, read), standins, lambda source: str(Path(folder, source.path)))
+        loader = Loader(
+            name, Sources(find, read, blob, self.shared), standins, lambda source: str(Path(folder, source.path))
+        )
         loader.expect_effects((module, (changed, name), lazy) for module, changed, name, lazy in info["effects"])
         arm = self.arms[label, known_of_host] = LiftedArm(label, loader, self.device)
         self._prefixes = sorted({*self._prefixes, loader.prefix}, key=len, reverse=True)

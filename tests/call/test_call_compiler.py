@@ -35,12 +35,14 @@ def twice(values):
     torch._dynamo.mark_dynamic(values, [0])
     torch._dynamo.maybe_mark_dynamic(values, 0)
     torch._dynamo.mark_static(values)
+    torch._check(values.shape[0] >= 1, lambda: "not asked")
+    torch._check_index(True)
     return 2 * values
 
 assert twice is torch.compile(twice)
-print(twice(torch.arange(3)).tolist(), loaded())
+print(twice(torch.arange(3)).tolist(), loaded(), "sympy" in sys.modules)
 """
-    assert said(code) == "[0, 2, 4] False"
+    assert said(code) == "[0, 2, 4] False False"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,20 @@ import torch._dynamo
 print(found == {asked} and loaded(), torch._dynamo is sys.modules["torch._dynamo"])
 """
     assert said(code) == "True True"
+
+
+@pytest.mark.parametrize("condition", ["False", "1", "torch.tensor(True)"])
+def test_a_condition_that_does_not_plainly_hold_is_torchs_own(condition: str) -> None:
+    code = f"""
+def raised(check):
+    try:
+        check(RuntimeError, {condition}, lambda: "said")
+    except Exception as error:
+        return f"{{type(error).__name__}}: {{error}}"
+
+print(raised(torch._check_with) == raised(torch._check_with.__wrapped__) != None)
+"""
+    assert said(code) == "True"
 
 
 def test_a_name_that_the_compiler_lacks_is_an_attribute_error() -> None:
