@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from difftest.call.outcome import NotCalled, Outcome, is_environment
-from difftest.call.poison import fills
+from difftest.call.poison import FILLS, fills
 from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves
 from difftest.errors import DifftestError
@@ -36,6 +36,9 @@ _ROUNDS = 3
 
 _UNSTEADY = 8
 """How often a case must differ whose head is not deterministic."""
+
+_MARGIN = 1 << 16
+"""Bytes beside a tensor that a kernel is likely to read in when it reads beyond it."""
 
 _MORE_TIME = 3
 """How much of the time that is meant for a case it may take while it is still large."""
@@ -97,6 +100,7 @@ class ShrinkRun(UnitRun):
         self.seen: dict[str, Any] | None = None
         self.unjudged = ""
         self.briefly = self.task["kind"] not in DEADLY
+        self.reads_beside = True  # not asked
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
             return {"reason": "the case is not the same when it is built again"}
@@ -111,6 +115,7 @@ class ShrinkRun(UnitRun):
             self.briefly = False
             if not self.accepts(pool, always=True):
                 return {"reason": f"{ALONE}{self.unjudged}"}
+        self.reads_beside = not self.target.triton or not self.differs_by_itself(pool)
         found = self.lasting(self.reduced(pool))
         if self.seen is None:
             return {"reason": f"{ALONE}{self.unjudged}"}
@@ -165,7 +170,26 @@ class ShrinkRun(UnitRun):
             if not self.accepts(kept, always=True):
                 return False
             times += 1
-        return True
+        return self.reads_beside or self.differs_by_itself(kept)
+
+    def differs_by_itself(self, pool: Pool) -> bool:
+        """Whether it differs, and base does the same, whatever lies beside its tensors. A kernel may read there, and
+        what it finds is another thing in each process."""
+        before = self.seen, self.best
+        number = self.candidates
+        alike = self.decided(lambda: number not in self.dead and self.base_ignores_margins(number, pool))
+        differs = alike and all(self.accepts(copied(pool, _MARGIN, byte), always=True) for byte in FILLS)
+        self.seen, self.best = before
+        return differs
+
+    def base_ignores_margins(self, number: int, pool: Pool) -> bool:
+        case = replace(self.original, build=lambda: copied(pool))
+        fill = fills(case_id(self.target.name, pool))[0]
+        one, other = (self.call(number, BASE, case, copied(pool, _MARGIN, byte), fill) for byte in FILLS)
+        self.child.board.begin(self.child.slot)
+        if isinstance(one, NotCalled) or isinstance(other, NotCalled):
+            return False
+        return not compare(one, other, as_recorded=True)
 
     @property
     def unsteady(self) -> bool:
@@ -241,7 +265,7 @@ class ShrinkRun(UnitRun):
         if kind not in DEADLY and not self.seems(number, case, pool, identity):
             return False
         if self.briefly:
-            return True
+            return self.reads_beside or self.base_ignores_margins(number, pool)
         return all(self.in_full(number, case, pool, identity, dead) for _ in range(_UNSTEADY if self.unsteady else 1))
 
     def in_full(self, number: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> bool:
