@@ -139,9 +139,8 @@ def test_what_a_gpu_did_is_compared_there_and_not_with_a_cpu(tmp_path: Path) -> 
     assert (there.verdict, there.recorded["rank-0"]["exact"], there.recorded["rank-0"]["as_recorded"]) == (
         "identical", 3, 3
     )  # fmt: skip
-    here = only(replayed(capture, tmp_path / "tree", tmp_path / "tree"))
-    assert (here.recorded["rank-0"]["as_recorded"], here.recorded["rank-0"]["not_as_recorded"]) == (0, 0)
-    assert any(f"recorded on {torch.cuda.get_device_name()}, replayed on cpu" in note for note in here.notes)
+    here = only(replayed(capture, tmp_path / "tree", tmp_path / "tree"))  # the generators are the GPU's own
+    assert (here.verdict, here.recorded.get("rank-0", {}).get("as_recorded", 0)) == ("unmeasured", 0)
 
 
 HEADS = {
