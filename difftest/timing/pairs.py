@@ -111,7 +111,11 @@ class PairsResult:
 
     def lines(self) -> list[str]:
         """The result for a person, a line each."""
-        lines = [f"{len(self.pairs)} pairs; {self.order}", *self.dropped, *self.notes]
+        lines = [
+            f"{len(self.pairs)} {'pair' if len(self.pairs) == 1 else 'pairs'}; {self.order}",
+            *self.dropped,
+            *self.notes,
+        ]
         return lines + [metric.sentence for metric in self.metrics]
 
 
