@@ -66,7 +66,8 @@ def case_folder() -> Path:
 
 def case_modules() -> list[str]:
     """Import names of the case files, sorted."""
-    return [f"difftest.cases.{path.stem}" for path in sorted(case_folder().glob("*.py")) if path.stem != "__init__"]
+    names = sorted(path.stem for path in case_folder().glob("*.py"))
+    return [f"difftest.cases.{name}" for name in names if name not in ("__init__", "strategies")]  # Hypothesis is extra
 
 
 def load_targets(modules: Iterable[str]) -> dict[str, Target]:
