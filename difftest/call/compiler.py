@@ -34,7 +34,7 @@ class _Unloaded(types.ModuleType):
 
 def run_eagerly() -> None:
     """Have `torch.compile` give back the function itself; once a process, before the code under test is loaded."""
-    torch.compile = _itself  # type: ignore[assignment]
+    torch.compile = _compiled
 
 
 def without_compiler() -> None:
@@ -48,13 +48,21 @@ def without_compiler() -> None:
         module.__dict__.update(dict.fromkeys(_MARKS[module.__name__], _mark))
     package.__dict__["decorators"] = decorators
     torch._dynamo = package
-    torch.compiler.disable = _itself  # type: ignore[assignment]
-    torch.compiler.allow_in_graph = _itself  # type: ignore[assignment]
+    torch.compiler.disable = _itself
+    torch.compiler.allow_in_graph = _itself
 
 
-def _itself(function: Any = None, *_: Any, **__: Any) -> Any:
+# The parameters that code may give by name are called as torch's own.
+
+
+def _itself(fn: Any = None, *_: Any, **__: Any) -> Any:
     """What a decorator for compiled code comes to: the function as it is."""
-    return function if function is not None else _same
+    return fn if fn is not None else _same
+
+
+def _compiled(model: Any = None, **_: Any) -> Any:
+    """What `torch.compile` comes to."""
+    return _itself(model)
 
 
 def _same(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,5 +80,5 @@ def _checked(real: Callable[..., None]) -> Callable[..., None]:
     return check
 
 
-def _mark(tensor: torch.Tensor, index: Any = None, *_: Any, **__: Any) -> None:
+def _mark(t: torch.Tensor, index: Any = None, *_: Any, **__: Any) -> None:
     """What a mark comes to."""

@@ -45,6 +45,29 @@ print(twice(torch.arange(3)).tolist(), loaded(), "sympy" in sys.modules)
     assert said(code) == "[0, 2, 4] False False"
 
 
+def test_what_is_given_by_name_is_taken_by_name() -> None:
+    code = """
+def twice(values):
+    torch._dynamo.mark_dynamic(t=values, index=0)
+    torch._dynamo.maybe_mark_dynamic(t=values, index=0)
+    torch._dynamo.mark_static(t=values)
+    torch._dynamo.decorators.mark_unbacked(t=values, index=0)
+    return 2 * values
+
+wrapped = [
+    torch.compile(model=twice),
+    torch.compile(model=twice, dynamic=True),
+    torch.compile(model=None)(twice),
+    torch.compiler.disable(fn=twice),
+    torch.compiler.disable(fn=None, recursive=False)(twice),
+    torch.compiler.disable(recursive=False, reason="slow", fn=twice),
+    torch.compiler.allow_in_graph(fn=twice),
+]
+print({str(each(torch.arange(3)).tolist()) for each in wrapped}, loaded())
+"""
+    assert said(code) == "{'[0, 2, 4]'} False"
+
+
 @pytest.mark.parametrize(
     "asked", ["torch._dynamo.config.cache_size_limit", "torch._dynamo.decorators.mark_static_address"]
 )
