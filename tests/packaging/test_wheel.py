@@ -136,6 +136,17 @@ def test_its_parts_are_imported_from_where_it_is_installed(installed: Installed)
     assert "v1.parse_output" in targets
 
 
+def test_the_catalog_needs_no_extra(installed: Installed) -> None:
+    found = installed.python(
+        "import sys\n"
+        "for name in ('hypothesis', 'coverage', 'jinja2', 'triton', 'vllm', 'pytest', 'ray'):\n"
+        "    sys.modules[name] = None\n"  # importing it fails
+        "import difftest.catalog as catalog\n"
+        "print(len(catalog.load_targets(catalog.case_modules())))"
+    )
+    assert int(found) > 100
+
+
 def test_entry_points_load(installed: Installed) -> None:
     found = installed.python(
         "import importlib.metadata as metadata\n"
