@@ -85,6 +85,14 @@ def test_the_sentence_says_the_whole() -> None:
     assert bench_sentence(one).endswith("the gate holds: no interval lies beyond +30 %")
 
 
+def test_a_gate_does_not_hold_for_what_was_not_timed() -> None:
+    left = bench([shape(1, 10.0, 0.0)], limit=30.0, untimed=(Untimed("v1.topk", "WORKTREE", "the budget ended"),))
+    assert left.exit_code == 3
+    said = bench_sentence(left)
+    assert "the gate holds" not in said
+    assert "no interval lies beyond the gate of +30 %, but not all that was asked for was timed (exit code 3)" in said
+
+
 def test_markdown_shows_what_is_slower_openly_and_folds_the_rest() -> None:
     shapes = [shape(batch, 10.0, 0.2 if batch == 1 else -0.3, layouts=4) for batch in range(1, 21)]
     text = bench_markdown.render(bench(shapes))
