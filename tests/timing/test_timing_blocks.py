@@ -49,9 +49,19 @@ def change(pairs: list[Pair]) -> float:
     return float(np.median(ratios([p.base_ns for p in pairs], [p.head_ns for p in pairs]))) - 1
 
 
+def least_cost(call: Call) -> float:
+    """The loop's cost over a second: where others share the core, it runs at two thirds of its speed for up to a third
+    of one, which is longer than one measurement."""
+    costs = []
+    ends = time.monotonic() + 1
+    while time.monotonic() < ends:
+        costs.append(loop_cost(call, Hooks()))
+    return min(costs)
+
+
 def test_the_loop_costs_less_than_60_ns_a_call() -> None:
     for call in (Call(work), Call(work, (1, 2)), Call(work, (1,), {"vocab_size": 3, "device": None})):
-        assert 1 < loop_cost(call, Hooks()) < 60
+        assert 1 < least_cost(call) < 60
 
 
 def microsecond(values: list[int]) -> int:
