@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 import mmap
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -128,6 +130,8 @@ def guarded(tensor: Tensor, before: int = 1, after: int = 1, fill: float | bool 
 
 
 _MAP_NORESERVE = 0x4000  # Linux on x86 and Arm; Python 3.11 has no name for it
+_ROOMY = 24 << 30
+"""Bytes of address space up to which nothing is looked for that could be given back, which takes 70 ms."""
 
 
 def lazy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -137,6 +141,15 @@ def lazy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """
     count = int(np.prod(tuple(shape), dtype=np.int64))
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if sys.platform == "linux" else 0)
-    gc.collect()  # each launch under Triton's interpreter leaves a cycle that holds on to what it was given
+    if _address_space() > _ROOMY:
+        gc.collect()  # each launch under Triton's interpreter leaves a cycle that holds on to what it was given
     pages = mmap.mmap(-1, max(count * dtype.itemsize, 1), flags=flags)
     return torch.frombuffer(pages, dtype=dtype, count=count).view(tuple(shape))
+
+
+def _address_space() -> float:
+    """Bytes of address space that this process takes; infinity where nothing tells."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    except OSError:
+        return math.inf

@@ -7,7 +7,6 @@ logits processors, logprobs of chosen ids and every logprobs mode, alone and in 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,9 +27,6 @@ EPSILON = 1e-5
 """Below this temperature a request is greedy; the sampler's own number."""
 
 
-_NO_CODE = (lambda: None).__code__
-
-
 def make_sampler(arm: Arm, pool: Pool) -> Any:
     """The arm's Sampler, in the logprobs mode and with the noise that the pool says.
 
@@ -44,10 +40,6 @@ def make_sampler(arm: Arm, pool: Pool) -> Any:
         raise ApiChange("Sampler has no logprobs_mode")
     if fp64 and "use_fp64_gumbel" not in takes:
         raise ApiChange("Sampler has no use_fp64_gumbel")
-    for name in ("gather_logprobs", "gather_specific_token_logprobs"):
-        if "_dynamo" in getattr(getattr(cls, name, None), "__code__", _NO_CODE).co_names:
-            # Imported at its first use otherwise, where it moves random states as no later call does.
-            importlib.import_module("torch._dynamo")
     fields = {"logprobs_mode": metadata.logprobs_mode(arm, mode), "use_fp64_gumbel": fp64}
     with metadata.platform(arm, pool.get("platform", metadata.PLATFORMS[0])):
         return cls(**arm.bind(cls, fields))

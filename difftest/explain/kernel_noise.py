@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from difftest.explain.noise import BITS, Noise
+from difftest.explain.noise import BITS, Noise, Numbers, mix64
 
 SCHEMES = ("place", "arguments")
 """How a set of arguments finds its number: by the launch, program and call that first used it, or by themselves."""
@@ -44,7 +44,7 @@ class KernelNoise:
         self.modules = modules
         self.draws: Counter[str] = Counter()
         self.unknown: set[str] = set()
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[int, int] = {}
         self._launches = 0
         self._drew = True
         self._calls: Counter[object] = Counter()
@@ -122,25 +122,25 @@ class KernelNoise:
 
         return call
 
-    def _of(self, arguments: np.ndarray[Any, Any], scalar: bool) -> np.ndarray[Any, Any]:
+    def _of(self, arguments: np.ndarray[Any, Any], scalar: bool) -> Numbers:
         """A number for each row of arguments."""
         from triton.runtime.interpreter import interpreter_builder
 
         self._drew = True
-        keys = [row.tobytes() for row in np.ascontiguousarray(arguments)]
+        keys = np.full(len(arguments), arguments.shape[1], np.uint64)
+        for column in arguments.T:
+            keys = mix64(keys ^ column.astype(np.uint64))
         if self.scheme == "place":
             program = (self._launches, *interpreter_builder.grid_idx)
             turn = self._calls[program]
             self._calls[program] += 1
             fresh = self.noise.row(("kernel", program, turn), len(keys), scalar)
-            numbers = [self._numbers.setdefault(key, int(n)) for key, n in zip(keys, fresh, strict=True)]
+            known = map(self._numbers.setdefault, keys.tolist(), fresh.tolist())
+            numbers = np.fromiter(known, np.int64, len(keys))
         else:
-            for key in keys:
-                if key not in self._numbers:
-                    self._numbers[key] = int(self.noise.row(("arguments", key), 1, scalar)[0])
-            numbers = [self._numbers[key] for key in keys]
+            numbers = self.noise.hashed(keys, scalar)
         # Only single numbers may be 0: code that takes the logarithm of a block's does not expect it.
-        return np.array(numbers if scalar else [max(n, 1) for n in numbers], np.int64)
+        return numbers if scalar else np.maximum(numbers, 1)
 
 
 def _whole_numbers(values: Iterable[Any]) -> list[Any]:

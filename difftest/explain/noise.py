@@ -55,6 +55,23 @@ class Noise:
             found[which == 0], found[which == 1] = 0, _MOST
         return found
 
+    def hashed(self, keys: NDArray[np.uint64], scalar: bool) -> Numbers:
+        """A number for each of many keys, as :meth:`row` with `width` 1 gives one."""
+        mixed = mix64(keys ^ np.uint64(self.number + 1))
+        found: Numbers = (mixed >> np.uint64(64 - BITS)).astype(np.int64)
+        if self.ends and scalar:
+            which = mixed & np.uint64(3)
+            found[which == 0], found[which == 1] = 0, _MOST
+        return found
+
+
+def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The output function of splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over each word."""
+    z = words * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
 
 class _Reads(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     """Tells of tensors whose memory Python code gets hold of, which no operator shows."""
@@ -94,6 +111,11 @@ class FixedNoise(TorchDispatchMode):
         self._known: dict[bytes, Numbers] = {}
         self._turn = 0
         self._stack = ExitStack()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch is to hide this from its compiler, which it loads for that, for as long as loading torch."""
+        return False
 
     def __enter__(self) -> FixedNoise:
         super().__enter__()  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from difftest.lift.closure import Closure
+from difftest.lift.syntax import parse
 
 MOST = 64
 """How many numbers of each kind are kept."""
@@ -39,6 +40,6 @@ def _numbers_of(read: Callable[[str], bytes | None], closure: Closure) -> set[in
 
 def _parsed(data: bytes) -> ast.AST:
     try:
-        return ast.parse(data)
+        return parse(data)
     except (SyntaxError, ValueError):  # reached through an import inside a function only
         return ast.Module([], [])

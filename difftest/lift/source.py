@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from difftest.errors import LiftError
+from difftest.lift.syntax import parse
 
 _N = TypeVar("_N", bound=ast.AST)
 Chain = tuple[str, ...]
@@ -67,7 +68,7 @@ class SourceModule:
         self.is_package = is_package
         self.package = name if is_package else name.rpartition(".")[0]
         try:
-            self.tree = ast.parse(data, filename=path)
+            self.tree = parse(data, path)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise LiftError(f"{path} cannot be parsed by this Python: {error}") from None
         self.statements = self.tree.body

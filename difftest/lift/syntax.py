@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 from collections.abc import Iterable
 
@@ -146,3 +147,18 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
         case [ast.Expr(value=ast.Constant(value=str())), *rest]:
             return rest or [ast.Pass()]
     return body
+
+
+def parse(data: bytes, path: str = "<unknown>") -> ast.Module:
+    """The syntax tree of a file, in half the time: no cycle can be among nodes that come to be, so none is looked for.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it is not Python that this interpreter can parse.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(data, filename=path)
+    finally:
+        if collects:
+            gc.enable()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from difftest.call.outcome import NotCalled, Outcome
 from difftest.call.poison import fills
@@ -21,6 +21,9 @@ from difftest.run.chance import Chance
 from difftest.run.protocol import ARM_NAMES, BASE, CHANCE, HEAD, LINES
 from difftest.run.unit import UnitRun
 from difftest.target import Arm, Call, Case, Pool, Target
+
+if TYPE_CHECKING:
+    from difftest.call.lines import LineRecorder
 
 _CASES_TRACED = 2
 _ALIKE_TRACED = 6
@@ -48,6 +51,7 @@ class Explanation:
         self.cases = unit.cases()
         unit.caller.recorder = nullcontext()
         self.ends = self.clock() + self.asked["seconds"]
+        self.recorders: dict[int, LineRecorder] = {}
 
     def run(self) -> None:
         try:
@@ -82,6 +86,10 @@ class Explanation:
         """Run a few differing cases of each group, and identical ones that are like them, with a tracer on."""
         if not self.traces():
             return
+        from difftest.call.lines import LineRecorder
+
+        arms = self.unit.child.setup["arms"]
+        self.recorders = {arm: LineRecorder([arms[self.unit.unit["arms"][arm]]["folder"]]) for arm in (BASE, HEAD)}
         ends = min(self.ends, self.clock() + _TRACE_SHARE * self.asked["seconds"])
         ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}
         groups: list[list[set[str]]] = [[] for _ in self.asked["groups"]]
@@ -113,7 +121,9 @@ class Explanation:
                 apart |= added
             else:
                 groups[group].append(added)
-        only = [sorted(set.intersection(*each) - apart, key=_by_line)[:GROUP_LINES] if each else [] for each in groups]
+        each_ran = [set.intersection(*each) if each else set() for each in groups]
+        only = [ran - apart if traced["identical"] else set() for ran in each_ran]
+        shared = [set() if own else ran for own, ran in zip(only, each_ran, strict=True)]
         self.send(
             {
                 "traced": traced,
@@ -121,7 +131,8 @@ class Explanation:
                     arm: {path: [[n, _who(marks)] for n, marks in lines.items()] for path, lines in files.items()}
                     for arm, files in ran.items()
                 },
-                "lines": only if traced["identical"] else [[] for _ in only],
+                "lines": [sorted(lines, key=_by_line)[:GROUP_LINES] for lines in only],
+                "shared_lines": [sorted(lines, key=_by_line)[:GROUP_LINES] for lines in shared],
             }
         )
 
@@ -137,10 +148,9 @@ class Explanation:
 
     def lines_run(self, index: int, arm: int) -> dict[str, set[int]] | None:
         """The watched lines that one arm's call runs, by path; None when the case does not come to a call."""
-        from difftest.call.lines import LineRecorder
-
         watched: dict[str, list[int]] = self.asked["lines"][ARM_NAMES[arm]]
-        recorder = LineRecorder([self.unit.child.setup["arms"][self.unit.unit["arms"][arm]]["folder"]])
+        recorder = self.recorders[arm]
+        recorder.restart()
 
         def around(function: Callable[..., Any]) -> Callable[..., Any]:
             def traced(*args: Any, **kwargs: Any) -> Any:

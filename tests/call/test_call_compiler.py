@@ -109,3 +109,13 @@ marks = [getattr(sys.modules[module], name).__module__ for module, names in _MAR
 print(len(marks), set(marks))
 """
     assert said(code) == "7 {'torch._dynamo.decorators'}"
+
+
+def test_replacing_noise_leaves_the_compiler_out() -> None:
+    code = """
+from difftest.explain.noise import FixedNoise, Noise
+with FixedNoise(Noise(0), "place") as noise:
+    drawn = torch.empty(4).exponential_()
+print(dict(noise.draws), (drawn > 0).all().item(), loaded())
+"""
+    assert said(code) == "{'exponential float32, the default generator': 4} True False"

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -168,6 +169,17 @@ def test_lazy_memory_reaches_past_2_to_the_31_and_takes_almost_none() -> None:
     rows[8560, 250_879] = 3.0
     assert rows.view(-1)[8560 * 250_880 + 250_879] == 3.0 and rows[8560, 0] == 0
     assert axes.lazy((3,), torch.bfloat16).tolist() == [0, 0, 0]
+
+
+def test_lazy_memory_that_only_a_cycle_holds_is_given_back_before_it_fills_the_address_space() -> None:
+    held = []
+    for _ in range(8):
+        rows = axes.lazy((4_000, 250_880), torch.float64)  # 8 GB
+        cycle: list[object] = [rows]
+        cycle.append(cycle)
+        held.append(weakref.ref(rows))
+        del rows, cycle
+    assert sum(ref() is not None for ref in held) <= 4
 
 
 def test_far_rows_begin_past_2_to_the_31_and_hold_the_values() -> None:
