@@ -52,7 +52,7 @@ RECORDED_COUNTS = (
     "calls", "exact", "repeats", "repeats_exact", "as_recorded", "not_as_recorded", "not_compared", "twins",
     "twins_apart",
 )  # fmt: skip
-EXPLAIN_SECONDS = 2.0
+EXPLAIN_SECONDS = 1.5
 EXPLAIN_SHARE = 0.15
 """Looking for causes takes at most so much processor time, or that share of the run before it, for all targets."""
 CASE_KINDS = ("grid", "fuzz", "recorded")

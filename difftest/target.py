@@ -318,7 +318,7 @@ class Target:
         rows: names of outputs or inputs whose first axis is the request, for saying which request differs.
         invariants: what must hold of every call of one arm.
         relations: what must hold between calls of one arm on related inputs.
-        noise: symbols of functions that kernels call for a uniform number, besides `tl.rand`.
+        noise: symbols of functions that kernels call for a uniform number, besides `tl.rand` and those of the profile.
         sampling: how its tokens are sampled, when two versions emit different ones.
         oracle: a third opinion: when the arms differ, it says which one is right.
         timeout: seconds one call may take before it counts as hanging.

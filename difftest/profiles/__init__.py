@@ -18,7 +18,19 @@ def standins_for(package: str, host: str | None = None, facts: Mapping[str, Any]
         host: take the real objects from the installed package of this name.
         facts: what is known of the host that is stood in for (:mod:`difftest.record.host`).
     """
-    if importlib.util.find_spec(f"{__name__}.{package}") is None:
+    profile = _profile(package)
+    if profile is None:
         return StandIns({}, host)
-    profile = importlib.import_module(f"{__name__}.{package}")
     return StandIns({item.name: item for item in profile.STANDINS}, host, profile.BUILT, facts)
+
+
+def noise_functions(package: str) -> tuple[str, ...]:
+    """Symbols of the package's functions that give its kernels their uniform numbers, of all versions."""
+    profile = _profile(package)
+    return () if profile is None else tuple(profile.NOISE)
+
+
+def _profile(package: str) -> Any:
+    if importlib.util.find_spec(f"{__name__}.{package}") is None:
+        return None
+    return importlib.import_module(f"{__name__}.{package}")

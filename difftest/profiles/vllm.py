@@ -360,3 +360,9 @@ BUILT = (
     "vllm.third_party",
 )
 """Modules that a build of vLLM makes or fetches, besides those whose names begin with an underscore."""
+
+NOISE = tuple(
+    f"vllm.v1.worker.gpu.sample.gumbel:{name}"
+    for name in ("tl_rand32", "tl_rand64", "murmur3_uniform32", "murmur3_uniform64")
+)
+"""Functions that give a kernel its uniform numbers, besides Triton's own; no version has all of them."""

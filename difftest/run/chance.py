@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from difftest.explain import kernel_noise
 from difftest.explain.kernel_noise import KernelNoise, total
 from difftest.explain.law import ALPHA, Law, Tokens, compare_laws, smallest_effect
 from difftest.explain.noise import SCHEMES, FixedNoise, Noise
+from difftest.profiles import noise_functions
 from difftest.result import Kind, Likeness
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.target import Case, Pool
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 GROUPS = 4
 CASES = 6
-"""Groups, and cases of each, that are run on fixed noise while there is time."""
+FIRST_CASES = 3
+"""Groups, and cases of each, that are run on fixed noise while there is time; so many of the largest group first."""
 NOISES = 4
 ENDS = 2
-"""Noises a case is run on, and further ones in which single uniform numbers are often exactly 0 or just below 1."""
+"""Noises a case is run on, and further ones in which single uniform numbers are often exactly 0 or just below 1. A
+group's later cases are run on one of each."""
 MOST_SAMPLES = 20_000
-MOST_CALLS = 200
+MOST_CALLS = 500
 LAW_SECONDS = 2.5
 """The least that sampling is given, when there is so much time."""
 TELLING_EFFECT = 0.25
@@ -40,7 +43,8 @@ TELLING_EFFECT = 0.25
 LAW_SHARE = 0.4
 """Of the time allowed, kept for sampling where a target declares how that is done."""
 
-_NOT_BY_NOISE = (Kind.RNG, Kind.DTYPE, Kind.STRIDE, Kind.TYPE, Kind.ALIAS, Kind.CRASH, Kind.TIMEOUT)
+_ENDED = (Kind.EXCEPTION, Kind.CRASH, Kind.TIMEOUT)
+_NOT_BY_NOISE = (Kind.RNG, Kind.DTYPE, Kind.STRIDE, Kind.TYPE, Kind.ALIAS, *_ENDED)
 
 Schemes = tuple[str, str]
 _SCHEMES: tuple[Schemes, ...] = tuple(itertools.product(SCHEMES, kernel_noise.SCHEMES))
@@ -56,11 +60,21 @@ class _Run(NamedTuple):
 
 
 class _Tried(NamedTuple):
-    """What came of one case: whether the arms agree, on all noises and on those without ends; whether noise matters."""
+    """What came of one case: whether the arms agree, on all noises and on those without ends; whether noise matters;
+    how draws found their numbers where they agree on a first noise."""
 
     equal: bool
     equal_inside: bool
     matters: bool
+    schemes: Schemes | None = None
+
+
+class _Apart(NamedTuple):
+    """On the sampling pool and the same noise: rows that differ, of how many; seconds that a call of each arm took."""
+
+    apart: int
+    rows: int
+    seconds: float
 
 
 class Chance:
@@ -75,6 +89,8 @@ class Chance:
         self.unknown: set[str] = set()
         self.repeats = False
         self.calls = self.cases = self.equal = 0
+        package = self.unit.child.setup["arms"][self.unit.unit["arms"][BASE]]["package"]
+        self.noise = (*self.target.noise, *(noise_functions(package) if self.target.triton else ()))
         self.kept = LAW_SHARE * self.asked["seconds"] if self.target.sampling is not None else 0.0
 
     def run(self) -> None:
@@ -82,10 +98,14 @@ class Chance:
         groups: list[str | None] = [None] * len(self.asked["groups"])
         tried: dict[int, list[_Tried]] = {}
         noisy = self._noisy_groups()
-        for turn in range(CASES):  # a case of each group before a second one of any
-            for number in noisy:
-                if (found := self._try_case(number, turn)) is not None:
-                    tried.setdefault(number, []).append(found)
+        # A few cases of the largest group, which the headline is about, then one of each other group, then the rest.
+        turns = [(number, turn) for turn in range(CASES) for number in noisy]
+        turns.sort(key=lambda each: (each[1] >= FIRST_CASES, each[0] != noisy[0] and each[1] + 1, each))
+        for number, turn in turns:
+            earlier = tried.setdefault(number, [])
+            if (found := self._try_case(number, turn, earlier[0] if earlier else None)) is not None:
+                earlier.append(found)
+        tried = {number: each for number, each in tried.items() if each}
         only_states = all(kind == Kind.RNG for each in self.asked["places"] for kind, _ in each)
         if only_states:
             self._look_at_draws()
@@ -103,10 +123,10 @@ class Chance:
             return
         apart = self._pool_apart()
         same_noise = not (self.repeats or self.unknown) and all(t.equal for each in tried.values() for t in each)
-        law = self._law(bool(same_noise and not apart[0])) if apart is not None else None
+        law = self._law(apart, bool(same_noise and not apart.apart)) if apart is not None else None
         for number, each in tried.items():
             groups[number] = self._class_of(number, each, apart, law)
-        same = self.cases and self.equal == self.cases and not (self.repeats or self.unknown or (apart and apart[0]))
+        same = self.cases and self.equal == self.cases and not (self.repeats or self.unknown or (apart and apart.apart))
         noise_class = Likeness.SAME_NOISE if same else Likeness.DIFFERENT
         every = [t for each in tried.values() for t in each]
         parts: dict[str, Any] = {"classes": groups, "tried": [len(tried.get(n, ())) for n in range(len(groups))]}
@@ -117,7 +137,7 @@ class Chance:
             "noises": NOISES + ENDS,
             "base_draws": self.draws[BASE],
             "head_draws": self.draws[HEAD],
-            **({} if apart is None else {"samples": apart[1], "samples_apart": apart[0]}),
+            **({} if apart is None else {"samples": apart.rows, "samples_apart": apart.apart}),
             "said": self._noise_said(every, apart, law),
         }
         if law is not None and self.target.sampling is not None:
@@ -134,9 +154,12 @@ class Chance:
     # -- fixed noise ----------------------------------------------------------------------------------------------
 
     def _noisy_groups(self) -> list[int]:
-        """Groups in which something differs that noise may bear on."""
-        places = self.asked["places"]
-        return [n for n, each in enumerate(places) if any(kind not in _NOT_BY_NOISE for kind, _ in each)][:GROUPS]
+        """Groups in which something differs that noise may bear on, and not because one call was ended early."""
+        noisy = []
+        for number, places in enumerate(self.asked["places"]):
+            if places[0][0] not in _ENDED and any(kind not in _NOT_BY_NOISE for kind, _ in places):
+                noisy.append(number)
+        return noisy[:GROUPS]
 
     def _look_at_draws(self) -> None:
         """What each arm draws in a case, when generators' states are all that differs."""
@@ -153,23 +176,24 @@ class Chance:
                 if sum(len(run.draws) for run in runs) > sum(map(len, self.draws.values())):
                     self.draws = {arm: run.draws for arm, run in enumerate(runs)}
 
-    def _try_case(self, number: int, turn: int) -> _Tried | None:
+    def _try_case(self, number: int, turn: int, earlier: _Tried | None) -> _Tried | None:
         """What comes of one case of a group, when it has one for this turn and there is time."""
         group = self.asked["groups"][number]
         if turn >= len(group) or self.explanation.clock() > self.explanation.ends - self.kept:
             return None
         places = {leaf for kind, leaf in self.asked["places"][number] if kind != Kind.RNG}
         case = self.explanation.cases[group[turn]]
-        found = self._try(group[turn], case, case.build(), places)
+        found = self._try(group[turn], case, case.build(), places, earlier)
         if found is not None:
             self.cases += 1
             self.equal += found.equal
         return found
 
-    def _try(self, index: int, case: Case, pool: Pool, places: set[str]) -> _Tried | None:
+    def _try(self, index: int, case: Case, pool: Pool, places: set[str], earlier: _Tried | None) -> _Tried | None:
+        """Args: earlier: what came of another case of the group; then fewer calls are made."""
         chosen: Schemes | None = None
         first: Outcome | NotCalled | None = None
-        for schemes in _SCHEMES:
+        for schemes in self._to_try(earlier):
             runs = [self._call(index, arm, case, pool, Noise(0), schemes) for arm in (BASE, HEAD)]
             for arm, run in enumerate(runs):
                 if isinstance(run.outcome, NotCalled):
@@ -183,22 +207,31 @@ class Chance:
             if not self._apart(runs) & places:
                 chosen = schemes
                 break
-        other = self._call(index, BASE, case, pool, Noise(1), _SCHEMES[0]).outcome
+        other = self._call(index, BASE, case, pool, Noise(1), self._to_try(earlier)[0]).outcome
         matters = isinstance(other, Outcome) and isinstance(first, Outcome) and other[:4] != first[:4]
         if chosen is None or self.unknown:
             return _Tried(False, False, matters)
         noises = [Noise(n) for n in range(1, NOISES)] + [Noise(n, ends=True) for n in range(NOISES, NOISES + ENDS)]
         inside = True
-        for noise in noises:
+        for noise in noises if earlier is None else noises[-1:]:
             runs = [self._call(index, arm, case, pool, noise, chosen) for arm in (BASE, HEAD)]
             if self._apart(runs) & places:
-                return _Tried(False, inside and noise.ends, matters)
-        return _Tried(True, True, matters)
+                return _Tried(False, inside and noise.ends, matters, chosen)
+        return _Tried(True, True, matters, chosen)
+
+    @staticmethod
+    def _to_try(earlier: _Tried | None) -> Sequence[Schemes]:
+        """How draws may find their numbers: first as in an earlier case of the group, once where that never agreed."""
+        if earlier is None:
+            return _SCHEMES
+        if earlier.schemes is None:
+            return _SCHEMES[:1]
+        return (earlier.schemes, *(each for each in _SCHEMES if each != earlier.schemes))
 
     def _call(self, index: int, arm: int, case: Case, pool: Pool, noise: Noise, schemes: Schemes) -> _Run:
         self.calls += 1
         lifted = self.unit.arms_of(case.host)[arm]
-        functions = [lifted.get(symbol) for symbol in self.target.noise if lifted.has(symbol)]
+        functions = [lifted.get(symbol) for symbol in self.noise if lifted.has(symbol)]
         drawn = FixedNoise(noise, schemes[0])
         in_kernels = KernelNoise(noise, schemes[1], functions, lifted.loader.modules)
 
@@ -251,18 +284,20 @@ class Chance:
 
         return self._tokens(self.explanation.call_pool(0, arm, case, pool, around))
 
-    def _pool_apart(self) -> tuple[int, int] | None:
-        """On the sampling pool and the same noise, how many emitted rows differ, of how many; None without a pool.
+    def _pool_apart(self) -> _Apart | None:
+        """On the sampling pool and the same noise, how many emitted rows differ; None without a pool.
 
         The pool must show the difference: with the same seed the arms emit other tokens.
         """
-        if self.target.sampling is None or self.explanation.clock() > self.explanation.ends:
+        began = self.explanation.clock()
+        if self.target.sampling is None or began > self.explanation.ends:
             return None
         base, head = (self._sample(arm, 0, 0) for arm in (BASE, HEAD))
+        seconds = self.explanation.clock() - began
         if base is None or head is None or _rows_apart(base, head) == 0:
             return None
         case, pool = self._pool_case(0)
-        best: tuple[int, int] | None = None
+        best: _Apart | None = None
         for schemes in _SCHEMES:
             apart = rows = 0
             for noise in (Noise(0), Noise(1, ends=True)):
@@ -273,12 +308,12 @@ class Chance:
                     return best
                 apart += _rows_apart(base, head)
                 rows += len(base)
-            best = min(best or (apart, rows), (apart, rows))
-            if not best[0]:
+            best = min(best or _Apart(apart, rows, seconds), _Apart(apart, rows, seconds))
+            if not best.apart:
                 break
         return best
 
-    def _law(self, settled: bool) -> Law | None:
+    def _law(self, pool: _Apart, settled: bool) -> Law | None:
         """Independent samples of both arms, as many as there is time for.
 
         Args:
@@ -289,6 +324,10 @@ class Chance:
         assert sampling is not None
         now = self.explanation.clock()
         ends = min(now + max(LAW_SECONDS, self.kept), max(self.explanation.ends, now + 0.5))
+        if settled and ends - now < MOST_CALLS * pool.seconds:
+            most = int(pool.rows / 2 * (ends - now) / max(pool.seconds, 1e-6))
+            if smallest_effect(max(most, 1), sampling.vocabulary, ALPHA) > TELLING_EFFECT:
+                return None
         found: tuple[list[Tokens], list[Tokens]] = ([], [])
         rows = 0
         for call in range(MOST_CALLS):
@@ -298,10 +337,6 @@ class Chance:
                     return None
                 found[arm].append(tokens)
             rows += len(found[BASE][-1])
-            if settled and not call and ends - now < MOST_CALLS * (self.explanation.clock() - now):
-                most = int(rows * (ends - now) / (self.explanation.clock() - now))
-                if smallest_effect(most, sampling.vocabulary, ALPHA) > TELLING_EFFECT:
-                    return None
             if rows >= MOST_SAMPLES or self.explanation.clock() > ends:
                 break
         shapes = {tokens.shape[1:] for side in found for tokens in side}
@@ -312,7 +347,7 @@ class Chance:
 
     # -- what it adds up to ---------------------------------------------------------------------------------------
 
-    def _class_of(self, number: int, tried: list[_Tried], apart: tuple[int, int] | None, law: Law | None) -> str | None:
+    def _class_of(self, number: int, tried: list[_Tried], apart: _Apart | None, law: Law | None) -> str | None:
         """The class of a group; None leaves what its values say."""
         if not tried:
             return None
@@ -324,14 +359,14 @@ class Chance:
         if law is not None and law.different and matters:
             return Likeness.OTHER_LAW
         if all(each.equal for each in tried) and not self.repeats and not self.unknown:
-            return Likeness.SAME_NOISE if apart is None or apart[0] == 0 else None
+            return Likeness.SAME_NOISE if apart is None or apart.apart == 0 else None
         if any(each.equal_inside and not each.equal for each in tried):
             return None  # they part at the ends of the noise: too rare for any number of samples
         if law is not None and by_law and all(each.matters for each in tried) and not self.repeats:
             return _likeness(law)
         return None
 
-    def _noise_said(self, tried: list[_Tried], apart: tuple[int, int] | None, law: Law | None) -> str:
+    def _noise_said(self, tried: list[_Tried], apart: _Apart | None, law: Law | None) -> str:
         said = [
             f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree, each on up to "
             f"{NOISES + ENDS} noises, {ENDS} of them with uniform numbers that are exactly 0 or just below 1"
@@ -339,7 +374,7 @@ class Chance:
         if any(each.equal_inside and not each.equal for each in tried):
             said.append("they part only where a uniform number is at its end, so the comparison with it has changed")
         if apart is not None:
-            said.append(f"of {apart[1]} rows sampled on the same noise {apart[0]} differ")
+            said.append(f"of {apart.rows} rows sampled on the same noise {apart.apart} differ")
         if self.repeats:
             said.append(
                 "head draws but leaves every generator as it was, so the next call draws the same numbers again"
