@@ -165,6 +165,7 @@ class Group:
         first: the first mismatch of its first way.
         lines: changed lines of head that each of its traced cases ran and no traced identical case did, as
             `path:line`, at most :data:`GROUP_LINES`.
+        shared_lines: where there are none of these, the changed lines of head that each of its traced cases ran.
         example: id of its first case; `label` is that case in words.
         notes: what else was found of it: draws of each arm, what was tried.
     """
@@ -183,6 +184,7 @@ class Group:
     condition: str = ""
     ways: tuple[Way, ...] = ()
     first: Mismatch | None = None
+    shared_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

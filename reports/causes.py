@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from difftest.result import (
-    CONTEXT_LINES,
-    Change,
-    ChangedLine,
     Group,
     Kind,
     Likeness,
@@ -18,17 +14,10 @@ from difftest.result import (
     Way,
 )
 
+from .changes import code_words, line_ranges
 from .words import contract_split, plain, plural, total
 
-_MARKS = {"differing": "!", "identical": ".", "none": "x"}
-_MEANS = {
-    "!": "run only by cases that differ",
-    ".": "run only by cases that agree",
-    "x": "run by none of them",
-}
 WAYS_SAID = 3
-RANGES_SAID = 6
-CHANGES_SAID = 3
 _ULP = re.compile(r"\d+ ulp apart")
 _FAR = 1e6
 """From here on a distance in ulp is no more than an order of magnitude."""
@@ -157,33 +146,11 @@ def outside_words(group: Group) -> str:
 def group_facts(group: Group) -> list[tuple[str, str]]:
     """What is known of a group beside its example, as (name, value)."""
     facts = [("in common", plain(rule, 400)) for rule in group.rules]
-    if group.lines:
-        facts.append(("only they run", plain(", ".join(line_ranges(group.lines)), 400)))
+    for name, lines in (("only they run", group.lines), ("run changed", group.shared_lines)):
+        if lines:
+            also = "" if name == "only they run" else ", as identical cases do"
+            facts.append((name, plain(", ".join(line_ranges(lines)), 400) + also))
     return facts + [("note", plain(note, 300)) for note in group.notes]
-
-
-def line_ranges(lines: Iterable[str], most: int = RANGES_SAID) -> list[str]:
-    """`path:line` places with neighbouring lines joined: `vllm/a.py:62-63, 71`."""
-    files: dict[str, list[int]] = {}
-    for line in lines:
-        path, _, number = line.rpartition(":")
-        files.setdefault(path, []).append(int(number))
-    found = []
-    for path, numbers in files.items():
-        spans = _spans(numbers)
-        more = f" and {len(spans) - most} more" if len(spans) > most else ""
-        found.append(f"{path}:{', '.join(spans[:most])}{more}")
-    return found
-
-
-def _spans(numbers: Iterable[int]) -> list[str]:
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number <= spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
 
 
 # -- the sentence that names the cause --------------------------------------------------------------------------------
@@ -198,7 +165,7 @@ def differ_words(target: TargetResult) -> str:
 
 def cause_words(target: TargetResult) -> str:
     """What the evidence says of the cause: where it shows, in what, and which changed code those cases run."""
-    parts = [_shown_by(target), _code(target), _chance(target)]
+    parts = [_shown_by(target), code_words(target), _chance(target)]
     return " ".join(part for part in parts if part)
 
 
@@ -218,60 +185,6 @@ def _shown_by(target: TargetResult) -> str:
     if target.cases.different == 1:
         return f"In the differing case: {what}.{more}"
     return f"In {share}{of} differing cases: {what}.{more}"
-
-
-def _code(target: TargetResult) -> str:
-    changes = [change for change in target.changes if not _is_import(change)] or list(target.changes)
-    if not changes:
-        return ""
-    one = len(changes) == 1
-    telling = [change for change in changes if _ran(change, "differing")]
-    if telling:
-        said = "; ".join(f"{_name(c)} ({_where(c, 'differing')})" for c in telling[:CHANGES_SAID])
-        if one:
-            where = _where(telling[0], "differing")
-            return f"The only changed definition is {_name(telling[0])}; only differing cases run {where}."
-        return f"Changed lines that only differing cases run are in {said}{_and_more(telling)}."
-    run = [change for change in changes if _ran(change, "both")]
-    known = run or changes
-    said = "; ".join(f"{_name(c)} ({_where(c, 'both' if run else '')})" for c in known[:CHANGES_SAID])
-    if one:
-        return f"The only changed definition is {said}."
-    if run:
-        too = ", as identical ones do" if target.traced.get("identical") else ""
-        which = f"Differing cases run {len(run)} of the {len(changes)} changed definitions{too}"
-        return f"{which}: {said}{_and_more(run)}."
-    return f"{len(changes)} definitions changed: {said}{_and_more(changes)}."
-
-
-def _and_more(changes: Sequence[Change]) -> str:
-    return f" and {len(changes) - CHANGES_SAID} more" if len(changes) > CHANGES_SAID else ""
-
-
-def _is_import(change: Change) -> bool:
-    texts = [line.text.lstrip() for line in change.lines if line.sign != " " and line.text.strip()]
-    return bool(texts) and all(text.startswith(("import ", "from ", ")")) or text.endswith(",") for text in texts)
-
-
-def _ran(change: Change, who: str) -> list[ChangedLine]:
-    runs = ("both", "run") if who == "both" else (who,)
-    return [line for line in change.lines if line.sign != " " and (not who or line.ran in runs)]
-
-
-def _name(change: Change) -> str:
-    return plain(change.symbol.rpartition(":")[2] or change.symbol, 100)
-
-
-def _where(change: Change, who: str) -> str:
-    """The lines in head; where only base has any, those in base: `lines 48, 56-57 of vllm/a.py`."""
-    lines = _ran(change, who) or _ran(change, "")
-    head = [line.head for line in lines if line.head is not None]
-    base = [line.base for line in lines if line.base is not None]
-    spans = _spans(head or base)
-    more = f" and {len(spans) - RANGES_SAID} more" if len(spans) > RANGES_SAID else ""
-    path = plain(change.head_path if head or not base else change.base_path, 200)
-    which = "base's " if base and not head else ""
-    return f"{which}line{'s' if len(head or base) > 1 else ''} {', '.join(spans[:RANGES_SAID])}{more} of {path}"
 
 
 def _chance(target: TargetResult) -> str:
@@ -294,86 +207,3 @@ def chance_facts(target: TargetResult) -> list[tuple[str, str]]:
         if told.get("said"):
             found.append((name, plain(told["said"], 1000)))
     return found
-
-
-# -- the changed lines ------------------------------------------------------------------------------------------------
-
-
-def telling_changes(target: TargetResult, most: int) -> list[Change]:
-    """The changed lines that a reader needs first, in at most so many lines in all.
-
-    All of them when they fit; else those that only differing cases ran, then those that differing cases ran among
-    others, each with its neighbours. What is left out is counted in `cut`.
-    """
-    changes = sorted(target.changes, key=lambda c: (not _ran(c, "differing"), not _ran(c, "both")))
-    if sum(len(change.lines) for change in changes) <= most:
-        return changes
-    chosen: list[Change] = []
-    for who in ("differing", "both", ""):
-        chosen = [_around(change, who) for change in changes if _ran(change, who)]
-        if chosen:
-            break
-    kept = []
-    for change in chosen:
-        shown = change.lines[: max(0, most)]
-        most -= len(shown)
-        if shown:
-            kept.append(replace(change, lines=shown, cut=change.cut + len(change.lines) - len(shown)))
-    return kept
-
-
-def _around(change: Change, who: str) -> Change:
-    """The change with only those lines, and the few before and after each of them."""
-    wanted = set(map(id, _ran(change, who)))
-    at = [n for n, line in enumerate(change.lines) if id(line) in wanted]
-    near = {n + step for n in at for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
-    lines = tuple(line for n, line in enumerate(change.lines) if n in near)
-    return replace(change, lines=lines, cut=change.cut + len(change.lines) - len(lines))
-
-
-def legend(target: TargetResult) -> str:
-    """What the marks beside the changed lines mean; empty when there are none."""
-    marks = {_MARKS.get(line.ran, "") for change in target.changes for line in change.lines if line.sign != " "}
-    said = [f"{mark} {meaning}" for mark, meaning in _MEANS.items() if mark in marks]
-    if not said or not target.traced:
-        return ""
-    cases = " and ".join(plural(target.traced.get(who, 0), f"{who} case") for who in ("differing", "identical"))
-    return f"{', '.join(said)} (looked at: {cases})"
-
-
-def change_title(change: Change) -> str:
-    """`Sampler.forward, vllm/v1/sample/sampler.py`, with what became of it unless it is changed."""
-    path = change.head_path or change.base_path
-    moved = f" (base: {change.base_path})" if change.base_path not in ("", path) else ""
-    status = "" if change.status == "changed" else f", {change.status}"
-    return plain(f"{_name(change)}{status}, {path}{moved}", 300)
-
-
-def change_lines(change: Change, most: int) -> Iterator[str]:
-    """The lines of a change as in a diff: sign, who ran it, line number, text; at most so many."""
-    for prefix, text in numbered_lines(change, most):
-        yield f"{prefix}{text}".rstrip()
-
-
-def numbered_lines(change: Change, most: int) -> Iterator[tuple[str, str]]:
-    """The lines of a change, each in two parts: sign, mark and number, and the text without the common indent."""
-    shown = change.lines[:most]
-    indent = min((len(line.text) - len(line.text.lstrip()) for line in shown if line.text.strip()), default=0)
-    width = max((len(str(line.head or line.base or 0)) for line in shown), default=1)
-    before: ChangedLine | None = None
-    for line in shown:
-        if before is not None and _gap(before, line):
-            yield "", "  ..."
-        # A line around the changed ones is run or not for other reasons, too.
-        mark = _MARKS.get(line.ran, " ") if line.sign != " " else " "
-        yield f"{line.sign}{mark} {line.head or line.base or 0:>{width}}  ", line.text[indent:]
-        before = line
-    if rest := change.cut + len(change.lines) - len(shown):
-        yield "", f"  and {plural(rest, 'more line')}"
-
-
-def _gap(before: ChangedLine, line: ChangedLine) -> bool:
-    return any(
-        old is not None and new is not None and new > old + 1
-        for old, new in ((before.base, line.base), (before.head, line.head))
-    )

@@ -17,17 +17,14 @@ from .causes import (
     both_values,
     cause_words,
     chance_facts,
-    change_lines,
-    change_title,
     class_words,
     differ_words,
     further_detail,
     group_facts,
     group_title,
-    legend,
-    telling_changes,
     ulp_words,
 )
+from .changes import change_lines, change_title, legend, telling_changes
 from .sentence import sentence
 from .words import (
     by_weight,

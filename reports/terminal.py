@@ -24,17 +24,14 @@ from .causes import (
     both_values,
     cause_words,
     chance_facts,
-    change_title,
     class_words,
     differ_words,
     further_detail,
     group_facts,
     group_title,
-    legend,
-    numbered_lines,
-    telling_changes,
     ulp_words,
 )
+from .changes import change_title, legend, numbered_lines, telling_changes
 from .sentence import sentence
 from .words import (
     NOT_EXECUTED,

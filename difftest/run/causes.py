@@ -134,6 +134,7 @@ def _explained(
                 ways=_ways(group),
                 first=first,
                 lines=_of(told.get("lines"), number),
+                shared_lines=_of(told.get("shared_lines"), number),
                 notes=_notes(number, groups, classes, told.get("tried", ())),
             )
         )

@@ -13,16 +13,14 @@ from difftest.reports import markdown, terminal
 from difftest.reports.causes import (
     both_values,
     cause_words,
-    change_lines,
     class_words,
     differ_words,
     further_detail,
+    group_facts,
     group_title,
-    legend,
-    line_ranges,
-    telling_changes,
     ulp_words,
 )
+from difftest.reports.changes import change_lines, legend, line_ranges, telling_changes
 from difftest.result import Change, ChangedLine, Group, Mismatch, TargetResult, Way
 
 FIRST = Mismatch(
@@ -229,3 +227,43 @@ def test_many_ways_are_counted() -> None:
         f"12 cases: a: values differ {few}; b: values differ {few}; c: values differ {few}; and 4 more ways; "
         "all outside the contract"
     )
+
+
+def test_where_only_the_draws_differ_the_lines_that_draw_are_the_cause() -> None:
+    draw = changed(
+        "noised",
+        ChangedLine("-", 9, None, "u = old_rand(seed, keys)", "both"),
+        added(9, "both", "u = new_uniform(seed, pos, keys)"),
+        added(10, "both", "other = 1"),
+    )
+    cache = changed("keep", added(30, "differing"))
+    defined = changed("new_uniform", added(50, "both", "def new_uniform(seed, pos, offset):"))
+    draws = {"base_draws": {"old_rand": 8, "rand": 2}, "head_draws": {"new_uniform": 8, "rand": 2}}
+    small = replace(GROUP, cases=2, likeness="different", lines=("vllm/a.py:30",))
+    largest = replace(GROUP, condition="", rules=(), lines=())
+    target = replace(FOUND, groups=(largest, small), changes=(cache, defined, draw), fixed_noise=draws)
+    assert "Base draws with old_rand, head with new_uniform: noised (line 9 of vllm/a.py)." in cause_words(target)
+    assert [change.symbol for change in telling_changes(target, 4)] == ["vllm.a:noised", "vllm.a:keep"]
+    more = replace(target, fixed_noise={"base_draws": {"rand": 2}, "head_draws": draws["head_draws"]})
+    assert "Head draws with new_uniform, which base does not: noised (line 9 of" in cause_words(more)
+    torch = {
+        "base_draws": {"exponential float32, the default generator": 8},
+        "head_draws": {"uniform float32, the default generator": 8},
+    }
+    drawn = changed(
+        "f", ChangedLine("-", 3, None, "q.exponential_()", "both"), added(3, "both", "q.uniform_().log_().neg_()")
+    )
+    said = cause_words(replace(target, changes=(drawn, cache), fixed_noise=torch))
+    assert "Base draws with exponential, head with uniform: f (line 3 of vllm/a.py)." in said
+
+
+def test_lines_that_only_a_smaller_group_runs_are_not_the_cause_of_the_largest() -> None:
+    largest = replace(GROUP, condition="", rules=(), likeness="different", lines=(), shared_lines=("vllm/a.py:5",))
+    small = replace(largest, cases=2, lines=("vllm/a.py:30",), shared_lines=())
+    changes = (changed("f", added(5, "both")), changed("g", added(30, "differing")))
+    target = replace(FOUND, groups=(largest, small), changes=changes, fixed_noise={})
+    assert "as identical ones do: f (line 5 of vllm/a.py)" in cause_words(target)
+    assert "g (line 30" not in cause_words(target)
+    assert ("run changed", "vllm/a.py:5, as identical cases do") in group_facts(largest)
+    own = replace(target, groups=(replace(largest, lines=("vllm/a.py:30",)), small))
+    assert "Changed lines that only they run are in g (line 30 of vllm/a.py)." in cause_words(own)

@@ -1,0 +1,237 @@
+"""What is said of the changed lines: which of them the cause is about, and the diff with who ran them. Plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from difftest.result import CONTEXT_LINES, Change, ChangedLine, Likeness, TargetResult
+
+from .words import plain, plural
+
+_MARKS = {"differing": "!", "identical": ".", "none": "x"}
+_MEANS = {
+    "!": "run only by cases that differ",
+    ".": "run only by cases that agree",
+    "x": "run by none of them",
+}
+RANGES_SAID = 6
+CHANGES_SAID = 3
+
+
+# -- which of them the cause is about ---------------------------------------------------------------------------------
+
+
+def code_words(target: TargetResult) -> str:
+    """Which changed code the cases of the largest group run, or draw their noise in; else what changed at all."""
+    changes = [change for change in target.changes if not _is_import(change)] or list(target.changes)
+    if not changes:
+        return ""
+    if drawn := _where_drawn(target):
+        base, head = (" and ".join(names) for names in _draws_apart(target))
+        if base and head:
+            return f"Base draws with {base}, head with {head}: {_said(drawn)}."
+        only, other = ("Base", "head") if base else ("Head", "base")
+        return f"{only} draws with {base or head}, which {other} does not: {_said(drawn)}."
+    one = len(changes) == 1
+    if telling := _of_largest_group(target):
+        who = "they" if len(target.groups) > 1 else "differing cases"
+        if one:
+            return f"The only changed definition is {_name(telling[0][0])}; only {who} run {_where(*telling[0])}."
+        return f"Changed lines that only {who} run are in {_said(telling)}."
+    run = [(change, lines) for change in changes if (lines := _ran(change, "both"))]
+    known = run or [(change, _ran(change, "")) for change in changes]
+    if one:
+        return f"The only changed definition is {_said(known)}."
+    if run:
+        too = ", as identical ones do" if target.traced.get("identical") else ""
+        return f"Differing cases run {len(run)} of the {len(changes)} changed definitions{too}: {_said(run)}."
+    return f"{len(changes)} definitions changed: {_said(known)}."
+
+
+def _place(change: Change, line: ChangedLine) -> str:
+    """A line that only head has, as a group names it."""
+    return f"{change.head_path}:{line.head}" if line.sign == "+" else ""
+
+
+_Named = tuple[Change, list[ChangedLine]]
+"""A change, and those of its lines that are named."""
+
+
+def _said(named: Sequence[_Named]) -> str:
+    more = f" and {len(named) - CHANGES_SAID} more" if len(named) > CHANGES_SAID else ""
+    return "; ".join(f"{_name(change)} ({_where(change, lines)})" for change, lines in named[:CHANGES_SAID]) + more
+
+
+def _where_drawn(target: TargetResult) -> list[_Named]:
+    """Changed lines that call what only one arm draws with, when that is all that makes the largest group differ."""
+    if not target.groups or target.groups[0].likeness != Likeness.SAME_NOISE:
+        return []
+    base, head = _draws_apart(target)
+    found = []
+    for change in target.changes:
+        lines = [
+            line
+            for line in change.lines
+            if line.ran not in ("none", "identical")
+            and any(re.search(rf"\b{re.escape(n)}_?\(", line.text) for n in {"-": base, "+": head}.get(line.sign, ()))
+            and not line.text.lstrip().startswith("def ")
+        ]
+        if lines:
+            found.append((change, lines))
+    return found
+
+
+def _draws_apart(target: TargetResult) -> tuple[list[str], list[str]]:
+    """The functions that only base, and only head, draws with."""
+    drawn = [
+        dict.fromkeys(re.split(r"\W", source, maxsplit=1)[0] for source in target.fixed_noise.get(name, ()))
+        for name in ("base_draws", "head_draws")
+    ]
+    return [n for n in drawn[0] if n not in drawn[1]], [n for n in drawn[1] if n not in drawn[0]]
+
+
+def _of_largest_group(target: TargetResult) -> list[_Named]:
+    """Changed lines that only the largest group's cases run, or, where there is no other, only differing cases."""
+    if len(target.groups) > 1:
+        own = set(target.groups[0].lines)
+        named = [
+            (c, [x for x in c.lines if x.sign == "+" and f"{c.head_path}:{x.head}" in own]) for c in target.changes
+        ]
+    else:
+        named = [(change, _ran(change, "differing")) for change in target.changes]
+    return [(change, lines) for change, lines in named if lines and not _is_import(change)]
+
+
+def _is_import(change: Change) -> bool:
+    texts = [line.text.lstrip() for line in change.lines if line.sign != " " and line.text.strip()]
+    return bool(texts) and all(text.startswith(("import ", "from ", ")")) or text.endswith(",") for text in texts)
+
+
+def _ran(change: Change, who: str) -> list[ChangedLine]:
+    runs = ("both", "run") if who == "both" else (who,)
+    return [line for line in change.lines if line.sign != " " and (not who or line.ran in runs)]
+
+
+def _name(change: Change) -> str:
+    return plain(change.symbol.rpartition(":")[2] or change.symbol, 100)
+
+
+def _where(change: Change, lines: Sequence[ChangedLine]) -> str:
+    """The lines in head; where only base has any, those in base: `lines 48, 56-57 of vllm/a.py`."""
+    head = [line.head for line in lines if line.head is not None]
+    base = [line.base for line in lines if line.base is not None]
+    spans = _spans(head or base)
+    more = f" and {len(spans) - RANGES_SAID} more" if len(spans) > RANGES_SAID else ""
+    path = plain(change.head_path if head or not base else change.base_path, 200)
+    which = "base's " if base and not head else ""
+    return f"{which}line{'s' if len(head or base) > 1 else ''} {', '.join(spans[:RANGES_SAID])}{more} of {path}"
+
+
+def line_ranges(lines: Iterable[str], most: int = RANGES_SAID) -> list[str]:
+    """`path:line` places with neighbouring lines joined: `vllm/a.py:62-63, 71`."""
+    files: dict[str, list[int]] = {}
+    for line in lines:
+        path, _, number = line.rpartition(":")
+        files.setdefault(path, []).append(int(number))
+    found = []
+    for path, numbers in files.items():
+        spans = _spans(numbers)
+        more = f" and {len(spans) - most} more" if len(spans) > most else ""
+        found.append(f"{path}:{', '.join(spans[:most])}{more}")
+    return found
+
+
+def _spans(numbers: Iterable[int]) -> list[str]:
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number <= spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+
+
+# -- the diff ---------------------------------------------------------------------------------------------------------
+
+
+def telling_changes(target: TargetResult, most: int) -> list[Change]:
+    """The changed lines that a reader needs first, in at most so many lines in all.
+
+    All of them when they fit; else those that the cause names, then those that only differing cases ran, or differing
+    cases among others, each with its neighbours. What is left out is counted in `cut`.
+    """
+    changes = sorted(target.changes, key=lambda c: (not _ran(c, "differing"), not _ran(c, "both")))
+    if sum(len(change.lines) for change in changes) <= most:
+        return changes
+    chosen = [_around(change, lines) for change, lines in _where_drawn(target) or _of_largest_group(target)]
+    named = {change.symbol for change in chosen}
+    for who in ("differing",) if chosen else ("differing", "both", ""):
+        if further := [_around(c, ran) for c in changes if (ran := _ran(c, who)) and c.symbol not in named]:
+            chosen += further
+            break
+    kept = []
+    for change in chosen:
+        shown = change.lines[: max(0, most)]
+        most -= len(shown)
+        if shown:
+            kept.append(replace(change, lines=shown, cut=change.cut + len(change.lines) - len(shown)))
+    return kept
+
+
+def _around(change: Change, lines: Sequence[ChangedLine]) -> Change:
+    """The change with only those lines, and the few before and after each of them."""
+    wanted = set(map(id, lines))
+    at = [n for n, line in enumerate(change.lines) if id(line) in wanted]
+    near = {n + step for n in at for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    kept = tuple(line for n, line in enumerate(change.lines) if n in near)
+    return replace(change, lines=kept, cut=change.cut + len(change.lines) - len(kept))
+
+
+def legend(target: TargetResult) -> str:
+    """What the marks beside the changed lines mean; empty when there are none."""
+    marks = {_MARKS.get(line.ran, "") for change in target.changes for line in change.lines if line.sign != " "}
+    said = [f"{mark} {meaning}" for mark, meaning in _MEANS.items() if mark in marks]
+    if not said or not target.traced:
+        return ""
+    cases = " and ".join(plural(target.traced.get(who, 0), f"{who} case") for who in ("differing", "identical"))
+    return f"{', '.join(said)} (looked at: {cases})"
+
+
+def change_title(change: Change) -> str:
+    """`Sampler.forward, vllm/v1/sample/sampler.py`, with what became of it unless it is changed."""
+    path = change.head_path or change.base_path
+    moved = f" (base: {change.base_path})" if change.base_path not in ("", path) else ""
+    status = "" if change.status == "changed" else f", {change.status}"
+    return plain(f"{_name(change)}{status}, {path}{moved}", 300)
+
+
+def change_lines(change: Change, most: int) -> Iterator[str]:
+    """The lines of a change as in a diff: sign, who ran it, line number, text; at most so many."""
+    for prefix, text in numbered_lines(change, most):
+        yield f"{prefix}{text}".rstrip()
+
+
+def numbered_lines(change: Change, most: int) -> Iterator[tuple[str, str]]:
+    """The lines of a change, each in two parts: sign, mark and number, and the text without the common indent."""
+    shown = change.lines[:most]
+    indent = min((len(line.text) - len(line.text.lstrip()) for line in shown if line.text.strip()), default=0)
+    width = max((len(str(line.head or line.base or 0)) for line in shown), default=1)
+    before: ChangedLine | None = None
+    for line in shown:
+        if before is not None and _gap(before, line):
+            yield "", "  ..."
+        # A line around the changed ones is run or not for other reasons, too.
+        mark = _MARKS.get(line.ran, " ") if line.sign != " " else " "
+        yield f"{line.sign}{mark} {line.head or line.base or 0:>{width}}  ", line.text[indent:]
+        before = line
+    if rest := change.cut + len(change.lines) - len(shown):
+        yield "", f"  and {plural(rest, 'more line')}"
+
+
+def _gap(before: ChangedLine, line: ChangedLine) -> bool:
+    return any(
+        old is not None and new is not None and new > old + 1
+        for old, new in ((before.base, line.base), (before.head, line.head))
+    )
