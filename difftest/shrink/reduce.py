@@ -14,7 +14,7 @@ import torch
 
 from difftest.call.values import case_id
 from difftest.record.decode import RecordedObject
-from difftest.shrink.sizes import FIRST, INNER, LATER, Cut, Ragged, Sizes
+from difftest.shrink.sizes import FIRST, INNER, LATER, Cut, Ragged, Sizes, sizes_of
 from difftest.shrink.tree import (
     Path,
     edited,
@@ -162,8 +162,9 @@ class Reducer:
         plans = [(one, *steps, way) for one in few for steps in more for way in narrow]
         plans += [(*steps, way) for steps in more[1::2] for way in narrow]
         plans += [(one, *steps) for one in few for steps in more]
+        after = _Steps()
         for plan in plans:
-            if self._try(lambda plan=plan: functools.reduce(lambda pool, step: step(pool), plan, self.pool)):  # type: ignore[misc]
+            if self._try(lambda plan=plan: functools.reduce(after, plan, self.pool)):  # type: ignore[misc]
                 return
 
     # -- passes ---------------------------------------------------------------------------------------------------
@@ -184,18 +185,18 @@ class Reducer:
     def _requests(self) -> None:
         variants = [Cut((FIRST,)), Cut((FIRST,), remap=False), Cut((FIRST, LATER, INNER))]
         variants += [Cut((FIRST,), scalars=False), Cut((FIRST,), ragged=False, remap=False)]
-        for size in Sizes(self.pool).by_request()[:4]:
+        for size in sizes_of(self.pool).by_request()[:4]:
             self._cut(size, variants[:1], quick=True)
-        for size in Sizes(self.pool).by_request()[:4]:
+        for size in sizes_of(self.pool).by_request()[:4]:
             self._cut(size, variants)
 
     def _sizes(self) -> None:
         variants = [Cut((LATER,)), Cut((LATER, FIRST, INNER)), Cut((LATER,), partner=True)]
         if not self.contract:
             variants.append(Cut((LATER,), remap=False))
-        for size, _ in sorted(Sizes(self.pool).lengths(LATER, FIRST), reverse=True)[:8]:
+        for size, _ in sorted(sizes_of(self.pool).lengths(LATER, FIRST), reverse=True)[:8]:
             self._cut(size, variants[:1], prefixes=True, quick=True)
-        for size, _ in sorted(Sizes(self.pool).lengths(LATER, FIRST), reverse=True)[:8]:
+        for size, _ in sorted(sizes_of(self.pool).lengths(LATER, FIRST), reverse=True)[:8]:
             self._cut(size, variants, prefixes=True)
 
     def _cut(self, size: int, variants: Sequence[Cut], prefixes: bool = False, quick: bool = False) -> None:
@@ -203,7 +204,7 @@ class Reducer:
 
         `quick`: a few likely ones only, so that a size that cannot be cut does not use up the time of those that can.
         """
-        start = Sizes(self.pool)
+        start = sizes_of(self.pool)
         hints = list(dict.fromkeys(h for h in (*self._hint, 0, size - 1) if h < size))
         first: list[list[int]] = [*start.pointing(size, self._hint)[:2], *([h] for h in hints)]
         last = [[h] for h in self._hint[-1:] if h < size]
@@ -278,21 +279,21 @@ class Reducer:
 
     def _drafts(self) -> None:
         """Fewer items in each request."""
-        for number in range(len(Sizes(self.pool).ragged)):
+        for number in range(len(sizes_of(self.pool).ragged)):
             for cap in (0, 1, 2):
-                sizes = Sizes(self.pool)
+                sizes = sizes_of(self.pool)
                 if number < len(sizes.ragged):
                     ragged = sizes.ragged[number]
                     if max(ragged.counts) > cap:
                         self._try(lambda s=sizes, r=ragged, c=cap: s.with_counts(r, [min(n, c) for n in r.counts]))  # type: ignore[misc]
-            sizes = Sizes(self.pool)
+            sizes = sizes_of(self.pool)
             if number < len(sizes.ragged):
                 self._each_request(sizes.ragged[number], number)
 
     def _each_request(self, ragged: Ragged, number: int) -> None:
         for request in range(min(len(ragged.counts), 64)):
             for target in (0, 1, ragged.counts[request] // 2, ragged.counts[request] - 1):
-                sizes = Sizes(self.pool)
+                sizes = sizes_of(self.pool)
                 if number >= len(sizes.ragged) or request >= len(sizes.ragged[number].counts):
                     return
                 now = sizes.ragged[number]
@@ -362,7 +363,7 @@ class Reducer:
 
     def _leaves(self) -> Iterator[tuple[Path, Any]]:
         """Leaves whose values are not what holds the pool together, large ones first."""
-        sizes = Sizes(self.pool)
+        sizes = sizes_of(self.pool)
         structure = {path for ragged in sizes.ragged for path, _ in ragged.leaves}
         lengths = {axis.length for axis in sizes.axes}
         found = []
@@ -376,13 +377,37 @@ class Reducer:
         yield from sorted(found, key=lambda item: -elements(item[1]))
 
 
+_Step = Callable[[Pool], Pool]
+
+
+class _Steps:
+    """Takes a step from a pool, each from the same pool once; what comes out the same is one pool, however it came."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+        self._taken: dict[tuple[int, _Step], Pool | Exception] = {}
+
+    def __call__(self, pool: Pool, step: _Step) -> Pool:
+        key = id(pool), step
+        if key not in self._taken:
+            try:
+                found = step(pool)
+                self._taken[key] = self._pools.setdefault(case_id("", found), found)
+            except _UNFIT as error:
+                self._taken[key] = error
+        taken = self._taken[key]
+        if isinstance(taken, Exception):
+            raise taken
+        return taken
+
+
 def requests(pool: Pool) -> int:
     """How many requests a pool seems to be of: those that it lists as `requests`, else the most frequent length of
     first axes that is not that of what is flat in another leaf. Offsets are one longer."""
     listed = pool.get("requests")
     if isinstance(listed, list):
         return len(listed)
-    sizes = Sizes(pool)
+    sizes = sizes_of(pool)
     flat = {rows * columns for rows, columns in sizes.grids}
     flat |= {sum(ragged.counts) for ragged in sizes.ragged if len(ragged.counts) != sum(ragged.counts)}
     first = [axis for axis in sizes.axes if axis.role == FIRST]
@@ -393,9 +418,9 @@ def requests(pool: Pool) -> int:
 
 def _few_requests(pool: Pool, hint: Sequence[int], which: int) -> Pool:
     """One request, or two that are neighbours, or those that are used: `which` of several likely ones."""
-    size = next(iter(Sizes(pool).by_request()), 0)
+    size = next(iter(sizes_of(pool).by_request()), 0)
     likely = [[h] for h in dict.fromkeys((*hint, 0, size - 1)) if h < size]
-    sizes = Sizes(pool)
+    sizes = sizes_of(pool)
     pair = [[max(0, h - 1), max(1, h)] for (h,) in likely[:1] if size > 2]
     likely = [*likely[:1], *pair, *sizes.used(size)[:1], *sizes.pointing(size, hint), *likely[1:]]
     if which >= len(likely):
@@ -405,17 +430,17 @@ def _few_requests(pool: Pool, hint: Sequence[int], which: int) -> Pool:
 
 def _only_used(pool: Pool) -> Pool:
     """Of each size only the positions that some leaf of indices points to."""
-    for size in Sizes(pool).by_request():
-        used = Sizes(pool).used(size)
+    for size in sizes_of(pool).by_request():
+        used = sizes_of(pool).used(size)
         if used:
-            pool = Sizes(pool).cut(size, used[0], Cut((FIRST,)))
+            pool = sizes_of(pool).cut(size, used[0], Cut((FIRST,)))
     return pool
 
 
 def _few_drafts(pool: Pool) -> Pool:
     """One item in each request, where there are more."""
-    for number in range(len(Sizes(pool).ragged)):
-        sizes = Sizes(pool)
+    for number in range(len(sizes_of(pool).ragged)):
+        sizes = sizes_of(pool)
         if number < len(sizes.ragged):
             ragged = sizes.ragged[number]
             least = min(min(ragged.counts), 1)
@@ -426,12 +451,12 @@ def _few_drafts(pool: Pool) -> Pool:
 def _narrow(pool: Pool, ids: Sequence[int]) -> Pool:
     """Of every long later axis the first positions, or some ids and what fills up with the first."""
     before = pool
-    for size, _ in sorted(Sizes(pool).lengths(LATER), reverse=True):
+    for size, _ in sorted(sizes_of(pool).lengths(LATER), reverse=True):
         if size > _FEW:
             chosen = {i for i in ids if i < size}
             first = [i for i in range(_FEW) if i not in chosen]
             keep = sorted([*first[: _FEW - len(chosen)], *chosen])
-            pool = Sizes(pool).cut(size, keep, Cut((LATER,)))
+            pool = sizes_of(pool).cut(size, keep, Cut((LATER,)))
     if pool is before:
         raise ValueError("nothing is long")
     return pool

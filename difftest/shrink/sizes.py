@@ -6,7 +6,8 @@ counts with their cumulative sums and flat axes, plain numbers that state the si
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ _FORMS = ("offsets", "sums", "counts")
 """How counts may stand in a leaf; what is likeliest not to be so by chance comes first."""
 
 _WORD = 32  # ids in one word of a bitmask
+
+_POINTS = re.compile(r"(^|_)(idx|index|indices|ids?|pos|positions?|mapping|seeds?)(_|$)")
+"""In the name of what points to rows or numbers them, and so never counts them, though it may add up to a length."""
 
 
 class Axis(NamedTuple):
@@ -217,10 +221,10 @@ class Sizes:
         found: dict[tuple[int, ...], Ragged] = {}
         for axis in firsts:
             values = _integers(self.nodes[axis.path])
-            if values is None or not values or min(values) < 0:
+            if values is None or not values or min(values) < 0 or _POINTS.search(str(axis.path[-1])):
                 continue
             forms = [("counts", values)]
-            if values == sorted(values):
+            if values == sorted(values) and (len(values) == 1 or values[0] < values[-1]):
                 steps = [b - a for a, b in zip([0, *values], values, strict=False)]
                 forms.append(("offsets", steps[1:]) if values[0] == 0 and len(values) > 1 else ("sums", steps))
             for form, counts in forms:
@@ -332,6 +336,19 @@ class Sizes:
                 change(path, _replacing(values))
                 done.add((path, 0))
         totals[sum(ragged.counts)] = sum(counts)
+
+
+_RECENT = 64
+_recent: deque[Sizes] = deque(maxlen=_RECENT)
+
+
+def sizes_of(pool: Pool) -> Sizes:
+    """The sizes of a pool that is not changed any more; those of the last pools asked for are kept."""
+    for known in _recent:
+        if known.pool is pool:
+            return known
+    _recent.appendleft(Sizes(pool))
+    return _recent[0]
 
 
 def _selecting(axis: int, index: Indices) -> Change:

@@ -140,6 +140,19 @@ def test_an_index_by_row_that_adds_up_to_a_length_is_no_count() -> None:
     assert len(pool["temperature"]) == 6
 
 
+def test_indices_and_a_constant_are_no_counts_though_they_add_up_to_a_length() -> None:
+    slots, tokens = 6, 5
+    pool = {
+        "idx_mapping": torch.tensor([4, 2]),  # adds up to the slots
+        "req_ids": torch.tensor([4, 2]),
+        "prompt_len": torch.full((slots,), 6),  # and so does its last one, were it a sum
+        "total_len": torch.full((slots,), 14),
+        "cu_num_logits": torch.tensor([0, 3, 5]),
+        "logits": torch.zeros(tokens, 8),
+    }
+    assert [[path for path, _ in ragged.leaves] for ragged in Sizes(pool).ragged] == [[("cu_num_logits",)]]
+
+
 def test_offsets_are_no_axis_of_their_own_length() -> None:
     pool = Sizes(expanded_batch()).cut(3, [0], Cut((FIRST,)))
     assert pool["slots"].tolist() == [0.0]
