@@ -216,6 +216,8 @@ class Change:
         base_path, head_path: files inside the trees; empty where the arm does not have it.
         lines: the changed lines with :data:`CONTEXT_LINES` around them, in order.
         cut: how many further lines were left out.
+        runs: when its lines run: `call`, those of a function; `load`, what stands in a module or a class itself;
+            `import`, an import statement.
     """
 
     symbol: str
@@ -224,6 +226,7 @@ class Change:
     head_path: str
     lines: tuple[ChangedLine, ...]
     cut: int = 0
+    runs: str = "call"
 
 
 @dataclass(frozen=True)

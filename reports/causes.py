@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from difftest.result import (
+    GROUPS_SHOWN,
     Group,
     Kind,
     Likeness,
@@ -148,8 +149,7 @@ def group_facts(group: Group) -> list[tuple[str, str]]:
     facts = [("in common", plain(rule, 400)) for rule in group.rules]
     for name, lines in (("only they run", group.lines), ("run changed", group.shared_lines)):
         if lines:
-            also = "" if name == "only they run" else ", as identical cases do"
-            facts.append((name, plain(", ".join(line_ranges(lines)), 400) + also))
+            facts.append((name, plain(", ".join(line_ranges(lines)), 400)))
     return facts + [("note", plain(note, 300)) for note in group.notes]
 
 
@@ -189,13 +189,16 @@ def _shown_by(target: TargetResult) -> str:
 
 def _chance(target: TargetResult) -> str:
     likeness = target.fixed_noise.get("likeness")
-    if likeness == Likeness.SAME_NOISE:
+    every = len(target.groups) < GROUPS_SHOWN and all(
+        group.likeness == Likeness.SAME_NOISE or set(group.kinds) == {Kind.RNG} for group in target.groups
+    )
+    if likeness == Likeness.SAME_NOISE and every:
         return "With the same noise in both versions they agree: only which random numbers are drawn differs."
     if target.distribution.get("likeness") == Likeness.OTHER_LAW:
         return "Sampled many times, the two versions follow different distributions."
     if target.distribution.get("likeness") == Likeness.SAME_LAW:
         return f"In {target.distribution.get('samples')} samples of each version the distributions show no difference."
-    if "base_draws" in target.fixed_noise and likeness is None:
+    if "base_draws" in target.fixed_noise and likeness is None and set(target.kinds) == {Kind.RNG}:
         return "Results agree; only the states in which the generators are left differ."
     return ""
 

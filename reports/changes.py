@@ -25,7 +25,7 @@ CHANGES_SAID = 3
 
 def code_words(target: TargetResult) -> str:
     """Which changed code the cases of the largest group run, or draw their noise in; else what changed at all."""
-    changes = [change for change in target.changes if not _is_import(change)] or list(target.changes)
+    changes = [change for change in target.changes if change.runs != "import"] or list(target.changes)
     if not changes:
         return ""
     if drawn := _where_drawn(target):
@@ -36,10 +36,13 @@ def code_words(target: TargetResult) -> str:
         return f"{only} draws with {base or head}, which {other} does not: {_said(drawn)}."
     one = len(changes) == 1
     if telling := _of_largest_group(target):
-        who = "they" if len(target.groups) > 1 else "differing cases"
+        who = "these" if len(target.groups) > 1 else "differing ones"
+        only = f"of the {plural(sum(target.traced.values()), 'case')} looked at only {who} run"
         if one:
-            return f"The only changed definition is {_name(telling[0][0])}; only {who} run {_where(*telling[0])}."
-        return f"Changed lines that only {who} run are in {_said(telling)}."
+            return f"The only changed definition is {_name(telling[0][0])}; {only} {_where(*telling[0])}."
+        loaded = [(change, _ran(change, "")) for change in changes if change.runs == "load"]
+        too = f" Changed, too, and run when they are loaded: {_said(loaded)}." if loaded else ""
+        return f"{only.capitalize()} the changed lines in {_said(telling)}.{too}"
     run = [(change, lines) for change in changes if (lines := _ran(change, "both"))]
     known = run or [(change, _ran(change, "")) for change in changes]
     if one:
@@ -101,12 +104,7 @@ def _of_largest_group(target: TargetResult) -> list[_Named]:
         ]
     else:
         named = [(change, _ran(change, "differing")) for change in target.changes]
-    return [(change, lines) for change, lines in named if lines and not _is_import(change)]
-
-
-def _is_import(change: Change) -> bool:
-    texts = [line.text.lstrip() for line in change.lines if line.sign != " " and line.text.strip()]
-    return bool(texts) and all(text.startswith(("import ", "from ", ")")) or text.endswith(",") for text in texts)
+    return [(change, lines) for change, lines in named if lines and change.runs != "import"]
 
 
 def _ran(change: Change, who: str) -> list[ChangedLine]:

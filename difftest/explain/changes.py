@@ -64,6 +64,7 @@ def closure_changes(base: Closure | None, head: Closure | None, read_base: Read,
                 head_path="" if new is None else new.path,
                 lines=tuple(shown[:DEFINITION_LINES]),
                 cut=max(0, len(shown) - DEFINITION_LINES),
+                runs=_when_run(after or before),
             )
         )
     found.sort(key=lambda c: (c.status != "changed", c.head_path or c.base_path, _first_line(c)))
@@ -81,10 +82,12 @@ def marked(
     """
 
     def who(found: str) -> str:
-        return "run" if found == "differing" and not apart else found
+        return "run" if found in ("differing", "both") and not apart else found
 
     def mark(change: Change, line: ChangedLine) -> ChangedLine:
         text = line.text.strip()
+        if change.runs == "load" and line.sign != " ":
+            return replace(line, ran=who("both")) if ran.get("head") else line
         if not text.strip("()[]{},") or text.startswith("#") or text.startswith(RUN_BY_LOADING):
             return line  # nothing there that could run, or that runs before any case
         arm = "base" if line.head is None else "head"
@@ -107,6 +110,13 @@ def lines_to_trace(changes: Iterable[Change]) -> dict[str, dict[str, list[int]]]
             elif line.base is not None:
                 found["base"].setdefault(change.base_path, set()).add(line.base)
     return {arm: {path: sorted(numbers) for path, numbers in files.items()} for arm, files in found.items()}
+
+
+def _when_run(lines: Sequence[_Line]) -> str:
+    texts = [line.text for line in lines]
+    if texts and texts[0].startswith(("import ", "from ")):
+        return "import"
+    return "call" if any(text.lstrip().startswith(("def ", "async def ")) for text in texts) else "load"
 
 
 def _pairs(

@@ -20,6 +20,7 @@ from difftest.explain.noise import BITS, Noise, Numbers, mix64
 SCHEMES = ("place", "arguments")
 """How a set of arguments finds its number: by the launch, program and call that first used it, or by themselves."""
 
+_WORD = (1 << 64) - 1
 _REPLACED = ("rand",)
 _NOT_REPLACED = ("rand4x", "randn", "randn4x")
 
@@ -112,9 +113,15 @@ class KernelNoise:
                 real = function(*args, **kwargs)
             finally:
                 self._inside = False
+            if not hasattr(real, "handle"):
+                self.unknown.add(name)
+                return real
             data = real.handle.data
-            given = [np.broadcast_to(v, data.shape).ravel() for v in _whole_numbers((*args, *kwargs.values()))]
-            numbers = self._of(np.stack(given, axis=-1).astype(np.int64), scalar=data.size == 1)
+            given = _whole_numbers((*args, *kwargs.values()))
+            if all(np.size(value) == 1 for value in given):  # it makes the offsets of a block itself
+                given.append(np.arange(data.size, dtype=np.uint64).reshape(data.shape))
+            columns = [np.broadcast_to(value, data.shape).ravel() for value in given]
+            numbers = self._of(np.stack(columns, axis=-1), scalar=data.size == 1)
             self.draws[name] += data.size
             uniform = numbers.astype(np.float64) / (1 << BITS)
             real.handle.data = uniform.reshape(data.shape).astype(data.dtype)
@@ -129,7 +136,7 @@ class KernelNoise:
         self._drew = True
         keys = np.full(len(arguments), arguments.shape[1], np.uint64)
         for column in arguments.T:
-            keys = mix64(keys ^ column.astype(np.uint64))
+            keys = mix64(keys ^ column)
         if self.scheme == "place":
             program = (self._launches, *interpreter_builder.grid_idx)
             turn = self._calls[program]
@@ -144,13 +151,13 @@ class KernelNoise:
 
 
 def _whole_numbers(values: Iterable[Any]) -> list[Any]:
-    """The data of arguments that are whole numbers; compile-time constants and flags are none."""
-    found = []
+    """The data of arguments that are whole numbers, as 64 bits; compile-time constants and flags are none."""
+    found: list[Any] = []
     for value in values:
         if isinstance(value, int) and not isinstance(value, bool):
-            found.append(np.int64(value))
+            found.append(np.uint64(value & _WORD))
         elif hasattr(value, "handle") and value.handle.data.dtype.kind in "iu":
-            found.append(value.handle.data)
+            found.append(value.handle.data.astype(np.uint64))
     return found
 
 

@@ -29,6 +29,8 @@ Numbers = NDArray[np.int64]
 
 BITS = 24
 _MOST = (1 << BITS) - 1
+_COARSE = {torch.bfloat16: BITS - 8, torch.float16: BITS - 11}
+"""How many of the bits uniform numbers of a small dtype do not have: torch draws as many as its digits."""
 SCHEMES = ("place", "turn")
 """How a draw finds its numbers: by its place in the array, or by how many numbers were drawn before."""
 
@@ -164,6 +166,8 @@ class FixedNoise(TorchDispatchMode):
         kind = "uniform" if family in (_uniform, _bernoulli) else family.__name__.strip("_")
         self.draws[f"{kind} {str(real.dtype).removeprefix('torch.')}, {whose}"] += real.numel()
         numbers = self.numbers(real, state, family in (_uniform, _bernoulli) and real.dim() < 2)
+        if family is _uniform and (coarse := _COARSE.get(real.dtype)):
+            numbers = numbers >> coarse << coarse
         values = family(numbers, given)
         real.copy_(torch.from_numpy(np.ascontiguousarray(values)).reshape(real.shape))
         return real

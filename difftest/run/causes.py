@@ -101,6 +101,7 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Chang
         added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
     return {
         "groups": [[i for i in _in_order(g) if i >= 0] for g in groups[:GROUPS_SHOWN]],
+        "only_states": all(s.kind == Kind.RNG for g in groups for s in g.signatures),
         "places": [[[s.kind, s.place] for s in g.signatures] for g in groups[:GROUPS_SHOWN]],
         "alike": sorted(i for u in each.units if u.fuzz is None for i in u.alike),
         "lines": lines_to_trace(changes),

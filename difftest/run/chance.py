@@ -106,7 +106,7 @@ class Chance:
             if (found := self._try_case(number, turn, earlier[0] if earlier else None)) is not None:
                 earlier.append(found)
         tried = {number: each for number, each in tried.items() if each}
-        only_states = all(kind == Kind.RNG for each in self.asked["places"] for kind, _ in each)
+        only_states = self.asked["only_states"]
         if only_states:
             self._look_at_draws()
         drew = bool(self.draws[BASE] or self.draws[HEAD])
@@ -204,7 +204,9 @@ class Chance:
                 return None if not self.unknown else _Tried(False, False, True)
             first = first or runs[BASE].outcome
             self.repeats = self.repeats or _repeats(runs)
-            if not self._apart(runs) & places:
+            if earlier is None and schemes == _SCHEMES[0] and runs[HEAD].torch_draws:
+                self.repeats = self.repeats or self._same_each_time(index, case, pool)
+            if self._agree(runs, places):
                 chosen = schemes
                 break
         other = self._call(index, BASE, case, pool, Noise(1), self._to_try(earlier)[0]).outcome
@@ -215,9 +217,19 @@ class Chance:
         inside = True
         for noise in noises if earlier is None else noises[-1:]:
             runs = [self._call(index, arm, case, pool, noise, chosen) for arm in (BASE, HEAD)]
-            if self._apart(runs) & places:
+            if not self._agree(runs, places):
                 return _Tried(False, inside and noise.ends, matters, chosen)
         return _Tried(True, True, matters, chosen)
+
+    def _same_each_time(self, index: int, case: Case, pool: Pool) -> bool:
+        """Whether head does not care how the generators of the process are seeded, and base does."""
+        moved = []
+        for arm in (BASE, HEAD):
+            one, other = (self._seeded(index, arm, case, pool, seed) for seed in (1, 2))
+            if isinstance(one, NotCalled) or isinstance(other, NotCalled):
+                return False
+            moved.append(one[:4] != other[:4])
+        return moved[BASE] and not moved[HEAD]
 
     @staticmethod
     def _to_try(earlier: _Tried | None) -> Sequence[Schemes]:
@@ -246,13 +258,14 @@ class Chance:
         unknown = drawn.unknown | in_kernels.unknown
         return _Run(outcome, total((drawn.draws, in_kernels.draws)), unknown, sum(drawn.draws.values()))
 
-    def _apart(self, runs: list[_Run]) -> set[str]:
-        """The leaves in which two arms differ, the generators' states aside."""
+    def _agree(self, runs: list[_Run], places: set[str]) -> bool:
+        """Whether two arms have the same at some places. A call that raises, as none of these cases does without the
+        noise, agrees with nothing."""
         base, head = (run.outcome for run in runs)
-        if not isinstance(base, Outcome) or not isinstance(head, Outcome):
-            return {"call"}
+        if not isinstance(base, Outcome) or not isinstance(head, Outcome) or base.raised or head.raised:
+            return False
         found = compare(base, head, exceptions=self.unit.options.get("exceptions", "message"))
-        return {item.place for item in found if item.kind != Kind.RNG}
+        return places.isdisjoint(item.place for item in found if item.kind != Kind.RNG)
 
     # -- the law --------------------------------------------------------------------------------------------------
 
@@ -272,6 +285,10 @@ class Chance:
     def _sample(self, arm: int, number: int, seed: int) -> Tokens | None:
         """Tokens of one call on the sampling pool, every generator of the process seeded."""
         case, pool = self._pool_case(number)
+        return self._tokens(self._seeded(0, arm, case, pool, seed))
+
+    def _seeded(self, index: int, arm: int, case: Case, pool: Pool, seed: int) -> Outcome | NotCalled:
+        """One call with every generator of the process seeded."""
 
         def around(function: Callable[..., Any]) -> Callable[..., Any]:
             def seeded(*args: Any, **kwargs: Any) -> Any:
@@ -282,7 +299,7 @@ class Chance:
 
             return seeded
 
-        return self._tokens(self.explanation.call_pool(0, arm, case, pool, around))
+        return self.explanation.call_pool(index, arm, case, pool, around)
 
     def _pool_apart(self) -> _Apart | None:
         """On the sampling pool and the same noise, how many emitted rows differ; None without a pool.
@@ -372,13 +389,11 @@ class Chance:
             f"{NOISES + ENDS} noises, {ENDS} of them with uniform numbers that are exactly 0 or just below 1"
         ]
         if any(each.equal_inside and not each.equal for each in tried):
-            said.append("they part only where a uniform number is at its end, so the comparison with it has changed")
+            said.append("they part only where single uniform numbers are exactly 0 or just below 1")
         if apart is not None:
             said.append(f"of {apart.rows} rows sampled on the same noise {apart.apart} differ")
         if self.repeats:
-            said.append(
-                "head draws but leaves every generator as it was, so the next call draws the same numbers again"
-            )
+            said.append("head draws, but the same numbers at every call")
         if self.unknown:
             said.append(f"not replaced: {', '.join(sorted(self.unknown))}")
         if any("," not in source for arm in self.draws.values() for source in arm):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from difftest.call.lines import LineRecorder
 
 _CASES_TRACED = 2
-_ALIKE_TRACED = 6
+_ALIKE_NEAR, _ALIKE_FAR = 4, 4
+"""Identical cases that are traced: those that have most in common with a differing one, and some of all others."""
 _TRACE_SHARE = 0.4
 """Of the time allowed."""
 
@@ -142,7 +143,8 @@ class Explanation:
         more = [(i, n) for n, group in enumerate(self.asked["groups"]) for i in group[1:_CASES_TRACED]]
         like = self.cases[first[0][0]].axes if first else {}
         near = sorted(self.asked["alike"], key=lambda i: -sum(self.cases[i].axes.get(a) == v for a, v in like.items()))
-        alike: list[tuple[int, int | None]] = [(i, None) for i in near[:_ALIKE_TRACED]]
+        far = near[_ALIKE_NEAR:][:: max(1, (len(near) - _ALIKE_NEAR) // _ALIKE_FAR)]
+        alike: list[tuple[int, int | None]] = [(i, None) for i in (*near[:_ALIKE_NEAR], *far[:_ALIKE_FAR])]
         found: list[tuple[int, int | None]] = [*first[:1], *alike[:2], *first[1:4], *alike[2:], *more[:4], *first[4:]]
         return found
 

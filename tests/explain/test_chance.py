@@ -35,15 +35,21 @@ def accept_cases():
         yield Case(f"{rows} rows", lambda rows=rows: {"p": CHANCES.repeat(rows // 6)}, axes={"rows": str(rows)})
 
 
+def rare_cases():
+    for rows in (1000, 2000):
+        yield Case(f"{rows} rows", lambda rows=rows: {"p": torch.full((rows,), 0.4)}, axes={"rows": str(rows)})
+
+
 SAMPLE = Sampling(lambda number: {"probs": LAW.repeat(1000, 1), "generators": {}}, lambda ids: ids.numpy(), 6)
+RARE = Sampling(lambda number: {"p": torch.full((1200,), 0.4)}, lambda taken: taken.numpy(), 2)
 ACCEPT = Sampling(lambda number: {"p": CHANCES.repeat(200)}, lambda taken: taken.numpy(), 2)
 PAIR = Sampling(SAMPLE.build, lambda pair: pair[0].numpy(), 6, ("return[0]",))
 TARGETS = tuple(
     Target(
         f"user.{name}",
         (f"pack.{name}:sample",),
-        accept_cases if kind == "accept" else sample_cases,
-        sampling={"accept": ACCEPT, "sample": SAMPLE, "pair": PAIR}[kind],
+        {"accept": accept_cases, "rare": rare_cases}.get(kind, sample_cases),
+        sampling={"accept": ACCEPT, "rare": RARE, "sample": SAMPLE, "pair": PAIR}[kind],
     )
     for name, kind in NAMES
 )
@@ -89,6 +95,12 @@ DRAWN_AGAIN = SAMPLE.replace(
     "    again = torch.Generator()\n    again.set_state(torch.get_rng_state())\n"
     "    torch.rand(3, generator=again)\n    q.exponential_(generator=again)\n",
 ).replace("generator=generator", "generator=again")
+SEEDED_ANEW = SAMPLE.replace("    q.exponential_()", "    torch.manual_seed(0)\n    q.exponential_()")
+RAISES_UNDER_A_MODE = BIASED.replace(
+    "    q = torch",
+    "    from torch.utils._python_dispatch import _len_torch_dispatch_stack as modes\n"
+    "    if modes():\n        raise RuntimeError('not here')\n    q = torch",
+)
 ACCEPT = """
 import torch
 
@@ -102,6 +114,9 @@ FORWARDS = ACCEPT.replace(
     "    u = torch.empty(len(p))\n    for i in range(len(p)):\n        u[i : i + 1].uniform_()\n    return (u < p)",
 )
 BACKWARDS = FORWARDS.replace("range(len(p))", "reversed(range(len(p)))")
+SMALL_DTYPE = ACCEPT.replace("torch.rand(len(p))", "torch.rand(len(p), dtype=torch.bfloat16)").replace(
+    "< p", "< p / 400"
+)
 NO_DRAW = ACCEPT.replace("torch.rand(len(p)) < p", "p > 0.3")
 PAIR = SAMPLE.replace("return (probs / q).argmax(-1)", "return (probs / q).argmax(-1), probs * 2")
 NO_USE = """
@@ -139,6 +154,9 @@ PAIRS = {
     "biased": Pair(SAMPLE, BIASED),
     "shared_rows": Pair(SAMPLE, SHARED_ROWS),
     "drawn_again": Pair(SAMPLE, DRAWN_AGAIN),
+    "seeded_anew": Pair(SAMPLE, SEEDED_ANEW),
+    "raises_under_a_mode": Pair(SAMPLE, RAISES_UNDER_A_MODE),
+    "small_dtype": Pair(ACCEPT.replace("< p", "< p / 400"), SMALL_DTYPE, "rare"),
     "coarse_accept": Pair(COARSE, COARSE.replace(" < p", " <= p"), "accept"),
     "accept_at_the_ends": Pair(FORWARDS, BACKWARDS.replace("<", "<="), "accept"),
     "accept_backwards": Pair(FORWARDS, BACKWARDS, "accept"),
@@ -220,15 +238,27 @@ def test_a_stream_that_is_used_twice_shows_only_jointly(found: Found) -> None:
     assert tests["position 0"] > 0.001 > tests["adjacent rows together"]
 
 
-def test_noise_that_every_call_draws_again_is_not_the_same(found: Found) -> None:
-    assert not {name for name in classes(found("drawn_again")) if name.startswith("same")}
+@pytest.mark.parametrize("name", ["drawn_again", "seeded_anew"])
+def test_noise_that_every_call_draws_again_is_not_the_same(found: Found, name: str) -> None:
+    assert not {name for name in classes(found(name)) if name.startswith("same")}
+    assert "the same numbers at every call" in found(name).fixed_noise["said"]
+
+
+def test_a_call_that_cannot_be_made_with_the_noise_replaced_agrees_with_nothing(found: Found) -> None:
+    noise = found("raises_under_a_mode").fixed_noise
+    assert noise["equal"] == 0 < noise["cases"]
+
+
+def test_noise_of_a_small_dtype_is_as_coarse_as_it_is(found: Found) -> None:
+    """Uniform numbers of bfloat16 are multiples of 1/256: 0.001 accepts four times as many as it should."""
+    assert "same under fixed noise" not in classes(found("small_dtype"))
 
 
 def test_a_biased_accept_test_that_shows_at_the_ends_only(found: Found) -> None:
     """A uniform number is exactly 0 once in 2^24: no number of samples would show it."""
     target = found("accept_at_the_ends")
     assert not {name for name in classes(target) if name.startswith("same")}
-    assert "they part only where a uniform number is at its end" in target.fixed_noise["said"]
+    assert "they part only where single uniform numbers are exactly 0 or just below 1" in target.fixed_noise["said"]
 
 
 def test_the_same_accept_test_in_another_order_is_the_same(found: Found) -> None:

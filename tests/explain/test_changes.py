@@ -118,3 +118,19 @@ def test_lines_of_an_arm_that_was_not_traced_carry_no_mark() -> None:
         [Change("m:f", "changed", "m.py", "m.py", lines)], {"head": {"m.py": {3: "differing"}}, "base": {}}
     )
     assert [line.ran for line in change.lines] == ["", "differing"]
+
+
+def test_what_is_loaded_imported_and_called_is_told_apart() -> None:
+    text = BASE["pack/a.py"]
+    head = {"pack/a.py": text.replace("LIMIT = 4", "LIMIT = 5").replace("x + 1", "x + 2").replace("math", "cmath")}
+    base = {"pack/a.py": text.replace("y, LIMIT", "y, LIMIT, math.inf")}
+    head["pack/a.py"] = head["pack/a.py"].replace("y, LIMIT", "y, LIMIT, cmath.inf")
+    runs = {change.symbol.partition(":")[2]: change.runs for change in changes(base, head)}
+    assert (runs["LIMIT"], runs["helper"], runs["f"]) == ("load", "call", "call")
+    assert {runs[name] for name in runs if "math" in name} <= {"import"}
+
+
+def test_a_constant_is_run_by_every_case() -> None:
+    found = changes(BASE, edited("LIMIT = 4", "LIMIT = 5"))
+    (change,) = marked(found, {"head": {"pack/a.py": {1: "differing"}}, "base": {"pack/a.py": {1: "differing"}}})
+    assert {line.ran for line in change.lines if line.sign != " "} == {"both"}
