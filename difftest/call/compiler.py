@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -34,7 +35,7 @@ class _Unloaded(types.ModuleType):
 
 def run_eagerly() -> None:
     """Have `torch.compile` give back the function itself; once a process, before the code under test is loaded."""
-    torch.compile = _compiled
+    torch.compile = _decorator(torch.compile)
 
 
 def without_compiler() -> None:
@@ -45,24 +46,29 @@ def without_compiler() -> None:
     torch._check_with = _checked(torch._check_with)
     package, decorators = map(_Unloaded, _MARKS)
     for module in (package, decorators):
-        module.__dict__.update(dict.fromkeys(_MARKS[module.__name__], _mark))
+        module.__dict__.update({name: _mark(module.__name__, name) for name in _MARKS[module.__name__]})
     package.__dict__["decorators"] = decorators
     torch._dynamo = package
-    torch.compiler.disable = _itself
-    torch.compiler.allow_in_graph = _itself
+    torch.compiler.disable = _decorator(torch.compiler.disable)
+    torch.compiler.allow_in_graph = _decorator(torch.compiler.allow_in_graph)
 
 
-# The parameters that code may give by name are called as torch's own.
+# What torch would refuse, or what is not plainly of the kind that does nothing here, is left to torch.
 
 
-def _itself(fn: Any = None, *_: Any, **__: Any) -> Any:
+def _decorator(real: Callable[..., Any]) -> Callable[..., Any]:
     """What a decorator for compiled code comes to: the function as it is."""
-    return fn if fn is not None else _same
+    signature = inspect.signature(real)
+    (parameter, *_) = signature.parameters
 
+    @functools.wraps(real)
+    def decorate(*args: Any, **kwargs: Any) -> Any:
+        function = signature.bind(*args, **kwargs).arguments.get(parameter)
+        if function is None:
+            return _same
+        return function if callable(function) else real(*args, **kwargs)
 
-def _compiled(model: Any = None, **_: Any) -> Any:
-    """What `torch.compile` comes to."""
-    return _itself(model)
+    return decorate
 
 
 def _same(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,5 +86,15 @@ def _checked(real: Callable[..., None]) -> Callable[..., None]:
     return check
 
 
-def _mark(t: torch.Tensor, index: Any = None, *_: Any, **__: Any) -> None:
-    """What a mark comes to."""
+def _mark(module: str, name: str) -> Callable[..., None]:
+    """What a mark comes to: nothing."""
+
+    def mark(t: Any, index: Any = None, *args: Any, **kwargs: Any) -> None:
+        indices = index if isinstance(index, list | tuple) else [index]
+        static = index is None and name == "mark_static"
+        at = all(type(i) is int and -t.dim() <= i < t.dim() for i in indices) if isinstance(t, torch.Tensor) else False
+        if not (static or at) or not isinstance(t, torch.Tensor) or args or kwargs:
+            given = () if index is None else (index,)
+            getattr(importlib.import_module(module), name)(t, *given, *args, **kwargs)
+
+    return mark

@@ -119,3 +119,29 @@ with FixedNoise(Noise(0), "place") as noise:
 print(dict(noise.draws), (drawn > 0).all().item(), loaded())
 """
     assert said(code) == "{'exponential float32, the default generator': 4} True False"
+
+
+REFUSED = (
+    "torch.compile(3)",
+    "torch.compile(nonsense=True)",
+    "torch.compiler.disable(3)",
+    "torch.compiler.disable(nonsense=1)",
+    "torch.compiler.allow_in_graph(5)",
+    "torch._dynamo.mark_dynamic(torch.arange(3), 'zero')",
+    "torch._dynamo.mark_dynamic(torch.arange(3))",
+    "torch._dynamo.mark_dynamic(3, 0)",
+)
+
+
+def test_what_torch_refuses_is_refused() -> None:
+    code = f"""
+for call in {REFUSED}:
+    try:
+        eval(call)
+    except Exception as error:
+        print(call, type(error).__name__)
+"""
+    program = [sys.executable, "-c", f"import torch\nimport torch._dynamo\n{code}"]
+    plain = subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip()
+    assert len(plain.splitlines()) == len(REFUSED)
+    assert said(code) == plain
