@@ -125,11 +125,13 @@ def _poison() -> None:
 
 def _import_triton() -> None:
     try:
-        import triton  # noqa: F401
+        import triton
 
         from difftest.call.interpreter import bridge
 
-        bridge()
+        if bridge():  # the interpreter loads this at the first launch: here once, and not in each child
+            with contextlib.suppress(ImportError):
+                import triton.experimental.gluon  # noqa: F401
     except ImportError:
         pass  # the stand-in says so, for each target that needs it
 

@@ -56,17 +56,44 @@ HEADS = 4
 FAR = "more than 2^31 elements, which no file holds"
 
 BLOCK = "the fault shows beyond the kernel's first block of 1024 ids"
+LARGE_BLOCK = "the fault shows beyond the kernel's first block of 8192 ids"
+WORD = "the fault shows in the mask's second word, of the ids from 32 on"
+
+_SECOND_BLOCK = (
+    ("H11: noise by the place in its block", "v2.gumbel_sample"),
+    ("H14: blocks compared as float32", "v2.gumbel_sample"),
+    ("boundary: the first 1024 columns only", "v2.token_logprobs"),
+    ("boundary: the maximum of the last block", "v2.apply_min_p"),
+    ("boundary: outputs in the prompt's last block", "v2.bincount"),
+    ("boundary: a mark across two blocks", "v2.apply_thinking_budget"),
+    ("mapping: each block has the first one's noise", "v2.rejection_watermark"),
+)
 
 NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
     # (fault, target): how many requests or ids are needed, fewer of which do not differ so, and why
+    **dict.fromkeys(_SECOND_BLOCK, ("ids", 1_025, BLOCK)),
     ("30132cd14", "v1.top_k_top_p"): ("requests", 8, "the line that changed chooses Triton for 8 requests or more"),
     ("row: offsets of a slice start elsewhere", "v1.sampling_mask_slice_request"): (
         "requests",
         4,
         "a slice of 2 positions behind a first one has 4 offsets, and as many ids where the slice is as long in both",
     ),
-    ("H11: noise by the place in its block", "v2.gumbel_sample"): ("ids", 1025, BLOCK),
-    ("H14: blocks compared as float32", "v2.gumbel_sample"): ("ids", 1025, BLOCK),
+    ("order: the highest slot is reused first", "v1.batch_update_builder"): (
+        "requests",
+        4,
+        "two slots are freed, and two requests come after them",
+    ),
+    ("stale: moves of the last step stay", "v1.batch_update_builder"): (
+        "requests",
+        4,
+        "a request moves in one step, and another one in the next",
+    ),
+    ("boundary: as many ids as there may be", "v2.logprob_token_ids"): ("ids", 128, "so many ids there may be"),
+    ("overflow: ranks of 16 bits", "v2.ranks_kernel"): ("ids", 32_768, "a rank of 16 bits holds no more"),
+    ("H38: the mask's last word is left out", "v1.apply_grammar_bitmask"): ("ids", 33, WORD),
+    ("H20: a row with no bit is left alone", "v2.grammar_bitmask_kernel"): ("ids", 33, WORD),
+    ("H20: a masked row sums to NaN", "v2.rejection_sample"): ("ids", 8_193, LARGE_BLOCK),
+    ("H38: allowed ids leave the tail as it is", "v2.apply_logit_bias"): ("ids", 8_193, LARGE_BLOCK),
 }
 
 HAZARDS = (*test_planted_hazards.FAULTS, *test_axis_faults.FAULTS)
