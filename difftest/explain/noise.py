@@ -99,6 +99,7 @@ class FixedNoise(TorchDispatchMode):
     Attributes:
         draws: how many numbers were drawn, by source.
         unknown: random operators that could not be replaced.
+        real: a hash of what was drawn in truth, and where to.
     """
 
     def __init__(self, noise: Noise, scheme: str) -> None:
@@ -107,6 +108,7 @@ class FixedNoise(TorchDispatchMode):
         self.scheme = scheme
         self.draws: Counter[str] = Counter()
         self.unknown: set[str] = set()
+        self.real = hashlib.blake2b(digest_size=16)
         self._times: Counter[object] = Counter()
         self._fresh: Counter[int] = Counter()
         self._unread: dict[tuple[int, int, int], tuple[object, int]] = {}
@@ -160,6 +162,7 @@ class FixedNoise(TorchDispatchMode):
         if family is None or not isinstance(real, torch.Tensor):
             self.unknown.add(name)
             return real
+        self.real.update(repr((state, name, real.storage_offset(), tuple(real.shape), real.dtype)).encode())
         whose = "a generator of its own" if generator is not None else "the default generator"
         if name == "multinomial":
             return self.multinomial(real, given, state, whose)

@@ -51,12 +51,13 @@ _SCHEMES: tuple[Schemes, ...] = tuple(itertools.product(SCHEMES, kernel_noise.SC
 
 
 class _Run(NamedTuple):
-    """One arm's call on one noise."""
+    """One arm's call on one noise; `real`: a hash of what it drew in truth."""
 
     outcome: Outcome | NotCalled
     draws: dict[str, int]
     unknown: set[str]
     torch_draws: int
+    real: bytes
 
 
 class _Tried(NamedTuple):
@@ -88,7 +89,7 @@ class Chance:
         self.draws: dict[int, dict[str, int]] = {BASE: {}, HEAD: {}}
         self.unknown: set[str] = set()
         self.repeats = False
-        self.calls = self.cases = self.equal = 0
+        self.calls = self.cases = self.equal = self.same_draws = 0
         package = self.unit.child.setup["arms"][self.unit.unit["arms"][BASE]]["package"]
         self.noise = (*self.target.noise, *(noise_functions(package) if self.target.triton else ()))
         self.kept = LAW_SHARE * self.asked["seconds"] if self.target.sampling is not None else 0.0
@@ -202,6 +203,9 @@ class Chance:
                 self.unknown |= run.unknown
             if not any(run.draws for run in runs):
                 return None if not self.unknown else _Tried(False, False, True)
+            if runs[BASE].real == runs[HEAD].real:
+                self.same_draws += 1
+                return _Tried(False, False, True)
             first = first or runs[BASE].outcome
             self.repeats = self.repeats or _repeats(runs)
             if earlier is None and schemes == _SCHEMES[0] and runs[HEAD].torch_draws:
@@ -256,7 +260,8 @@ class Chance:
 
         outcome = self.explanation.call_pool(index, arm, case, pool, around)
         unknown = drawn.unknown | in_kernels.unknown
-        return _Run(outcome, total((drawn.draws, in_kernels.draws)), unknown, sum(drawn.draws.values()))
+        real = drawn.real.digest() + in_kernels.real.digest()
+        return _Run(outcome, total((drawn.draws, in_kernels.draws)), unknown, sum(drawn.draws.values()), real)
 
     def _agree(self, runs: list[_Run], places: set[str]) -> bool:
         """Whether two arms have the same at some places. A call that raises, as none of these cases does without the
@@ -384,10 +389,17 @@ class Chance:
         return None
 
     def _noise_said(self, tried: list[_Tried], apart: _Apart | None, law: Law | None) -> str:
-        said = [
-            f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree, each on up to "
-            f"{NOISES + ENDS} noises, {ENDS} of them with uniform numbers that are exactly 0 or just below 1"
-        ]
+        if self.same_draws == self.cases:
+            same = "both versions draw the same numbers for the same places: they do other things with them"
+            return "; ".join([same, *self._draws_said()])
+        said = [f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree"]
+        if self.equal:
+            said[0] += (
+                f", each on up to {NOISES + ENDS} noises, {ENDS} of them with uniform numbers that are exactly 0 or "
+                "just below 1"
+            )
+        if self.same_draws:
+            said.append(f"in {self.same_draws} both versions draw the same numbers for the same places")
         if any(each.equal_inside and not each.equal for each in tried):
             said.append("they part only where single uniform numbers are exactly 0 or just below 1")
         if apart is not None:
@@ -396,7 +408,7 @@ class Chance:
             said.append("head draws, but the same numbers at every call")
         if self.unknown:
             said.append(f"not replaced: {', '.join(sorted(self.unknown))}")
-        if any("," not in source for arm in self.draws.values() for source in arm):
+        if self.equal and any("," not in source for arm in self.draws.values() for source in arm):
             said.append("a kernel's noise is taken as ideal: different arguments, independent numbers")
             if law is None:
                 said.append("whether two calls use the same stream was not looked into")
