@@ -116,7 +116,8 @@ def way_words(way: Way, cases: int) -> str:
 
 def group_title(group: Group) -> str:
     """`14 cases: return[*]: values differ; 3 of these cases are outside the contract`."""
-    return f"{plural(group.cases, 'case')}: {ways_words(group)}{outside_words(group)}"
+    within = f" of group {group.within}" if group.within else ""
+    return f"{plural(group.cases, 'case')}{within}: {ways_words(group)}{outside_words(group)}"
 
 
 def ways_words(group: Group, most: int = WAYS_SAID) -> str:
@@ -147,6 +148,9 @@ def outside_words(group: Group) -> str:
 def group_facts(group: Group) -> list[tuple[str, str]]:
     """What is known of a group beside its example, as (name, value)."""
     facts = [("in common", plain(rule, 400)) for rule in group.rules]
+    facts += [
+        (f"{arm} raises", f"at {plain(place, 300)}") for arm, _, place in (r.partition(" ") for r in group.raised)
+    ]
     for name, lines in (("only they run", group.lines), ("run changed", group.shared_lines)):
         if lines:
             facts.append((name, plain(", ".join(line_ranges(lines)), 400)))
@@ -173,9 +177,12 @@ def _shown_by(target: TargetResult) -> str:
     if not target.groups:
         return ""
     group = target.groups[0]
-    what = ways_words(group, 1)
-    rest = len(target.groups) - 1
+    what = ways_words(group, 2)
+    rest = sum(not other.within for other in target.groups[1:])
     more = f" {plural(rest, 'smaller group')} {'differs' if rest == 1 else 'differ'} otherwise." if rest else ""
+    more += (
+        " Some of these cases differ in other ways, too." if any(other.within == 1 for other in target.groups) else ""
+    )
     if group.condition:
         return f"Cases with {plain(group.condition, 300)} differ, and no identical case is like that: {what}.{more}"
     share = f"all {group.cases}" if group.cases == target.cases.different else f"{group.cases} of the"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from difftest.result import CONTEXT_LINES, Change, ChangedLine, Likeness, TargetResult
+from difftest.result import CONTEXT_LINES, Change, ChangedLine, Kind, Likeness, TargetResult
 
 from .words import plain, plural
 
@@ -28,6 +28,8 @@ def code_words(target: TargetResult) -> str:
     changes = [change for change in target.changes if change.runs != "import"] or list(target.changes)
     if not changes:
         return ""
+    if raised := _where_raised(target):
+        return f"The changed line that raises is in {_said(raised)}."
     if drawn := _where_drawn(target):
         base, head = (" and ".join(names) for names in _draws_apart(target))
         if base and head:
@@ -43,7 +45,7 @@ def code_words(target: TargetResult) -> str:
         loaded = [(change, _ran(change, "")) for change in changes if change.runs == "load"]
         too = f" Changed, too, and run when they are loaded: {_said(loaded)}." if loaded else ""
         return f"{only.capitalize()} the changed lines in {_said(telling)}.{too}"
-    run = [(change, lines) for change in changes if (lines := _ran(change, "both"))]
+    run = [(c, lines) for c in by_relevance(target) if c.runs != "import" and (lines := _ran(c, "both"))]
     known = run or [(change, _ran(change, "")) for change in changes]
     if one:
         return f"The only changed definition is {_said(known)}."
@@ -65,6 +67,20 @@ _Named = tuple[Change, list[ChangedLine]]
 def _said(named: Sequence[_Named]) -> str:
     more = f" and {len(named) - CHANGES_SAID} more" if len(named) > CHANGES_SAID else ""
     return "; ".join(f"{_name(change)} ({_where(change, lines)})" for change, lines in named[:CHANGES_SAID]) + more
+
+
+def _where_raised(target: TargetResult) -> list[_Named]:
+    """The changed lines at which one arm raises, where that is how the largest group differs."""
+    if not target.groups or not target.groups[0].raised or target.groups[0].kinds[:1] != (Kind.EXCEPTION,):
+        return []
+    found = []
+    for change in target.changes:
+        places = {f"base {change.base_path}:": "base", f"head {change.head_path}:": "head"}
+        at = {(arm, place.removeprefix(name)) for place in target.groups[0].raised for name, arm in places.items()}
+        lines = [x for x in change.lines if x.sign != " " and {("base", str(x.base)), ("head", str(x.head))} & at]
+        if lines:
+            found.append((change, lines))
+    return found
 
 
 def _where_drawn(target: TargetResult) -> list[_Named]:
@@ -154,16 +170,24 @@ def _spans(numbers: Iterable[int]) -> list[str]:
 # -- the diff ---------------------------------------------------------------------------------------------------------
 
 
+def by_relevance(target: TargetResult) -> list[Change]:
+    """The changes, first those with lines that only differing cases ran, then those with lines that were run at all;
+    what runs when it is loaded, and imports, come last."""
+    last = ("call", "load", "import")
+    return sorted(target.changes, key=lambda c: (not _ran(c, "differing"), last.index(c.runs), not _ran(c, "both")))
+
+
 def telling_changes(target: TargetResult, most: int) -> list[Change]:
     """The changed lines that a reader needs first, in at most so many lines in all.
 
     All of them when they fit; else those that the cause names, then those that only differing cases ran, or differing
     cases among others, each with its neighbours. What is left out is counted in `cut`.
     """
-    changes = sorted(target.changes, key=lambda c: (not _ran(c, "differing"), not _ran(c, "both")))
+    changes = by_relevance(target)
     if sum(len(change.lines) for change in changes) <= most:
         return changes
-    chosen = [_around(change, lines) for change, lines in _where_drawn(target) or _of_largest_group(target)]
+    leading = _where_raised(target) or _where_drawn(target) or _of_largest_group(target)
+    chosen = [_around(change, lines) for change, lines in leading]
     named = {change.symbol for change in chosen}
     for who in ("differing",) if chosen else ("differing", "both", ""):
         if further := [_around(c, ran) for c in changes if (ran := _ran(c, who)) and c.symbol not in named]:

@@ -24,7 +24,7 @@ from .causes import (
     group_title,
     ulp_words,
 )
-from .changes import change_lines, change_title, legend, telling_changes
+from .changes import by_relevance, change_lines, change_title, legend, telling_changes
 from .sentence import sentence
 from .words import (
     by_weight,
@@ -304,10 +304,11 @@ def _one_by_one(target: TargetResult, step: Step, open_lines: Sequence[Change]) 
         f"Symbol: {bound}. Code: {target.code}. Mode: {text(mode_words(target.mode))}. "
         f"Mismatches: {kinds_words(target.kinds)}."
     ]
-    everything = open_lines != list(target.changes) and step.all_lines > 0
+    changes = by_relevance(target)
+    everything = open_lines != changes and step.all_lines > 0
     if everything:
         left = step.all_lines
-        for change in target.changes:
+        for change in changes:
             if left > 0:
                 parts.append(f"{text(change_title(change), 300)}\n\n{_fence(change_lines(change, left), 'diff')}")
                 left -= len(change.lines)

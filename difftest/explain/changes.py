@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -72,12 +72,16 @@ def closure_changes(base: Closure | None, head: Closure | None, read_base: Read,
 
 
 def marked(
-    changes: Iterable[Change], ran: Mapping[str, Mapping[str, Mapping[int, str]]], apart: bool = True
+    changes: Iterable[Change],
+    ran: Mapping[str, Mapping[str, Mapping[int, str]]],
+    runnable: Mapping[str, Mapping[str, Collection[int]]],
+    apart: bool = True,
 ) -> tuple[Change, ...]:
     """The changes with who ran each line.
 
     Args:
         ran: per arm (`base`, `head`) and path, for each line that was run: `differing`, `identical` or `both`.
+        runnable: per arm and path the lines that a call can run.
         apart: whether identical cases were traced, too; without them no line can be one that only differing cases run.
     """
 
@@ -85,17 +89,14 @@ def marked(
         return "run" if found in ("differing", "both") and not apart else found
 
     def mark(change: Change, line: ChangedLine) -> ChangedLine:
-        text = line.text.strip()
         if change.runs == "load" and line.sign != " ":
             return replace(line, ran=who("both")) if ran.get("head") else line
-        if not text.strip("()[]{},") or text.startswith("#") or text.startswith(RUN_BY_LOADING):
-            return line  # nothing there that could run, or that runs before any case
         arm = "base" if line.head is None else "head"
-        if not ran.get(arm):
-            return line  # no call of this arm was traced
-        if line.head is not None:
-            return replace(line, ran=who(ran.get("head", {}).get(change.head_path, {}).get(line.head, "none")))
-        return replace(line, ran=who(ran.get("base", {}).get(change.base_path, {}).get(line.base or 0, "none")))
+        path, number = (change.base_path, line.base) if line.head is None else (change.head_path, line.head)
+        found = ran.get(arm, {}).get(path, {}).get(number or 0)
+        if found is None and (not ran.get(arm) or number not in runnable.get(arm, {}).get(path, ())):
+            return line  # no call of this arm was traced, or there is nothing that a call could run
+        return replace(line, ran=who(found or "none"))
 
     return tuple(replace(change, lines=tuple(mark(change, line) for line in change.lines)) for change in changes)
 

@@ -15,7 +15,10 @@ Axes = Mapping[str, str]
 _ENDS = (Kind.CRASH, Kind.TIMEOUT, Kind.EXCEPTION)
 _FOLLOWS = (Kind.MUTATION, Kind.RNG, Kind.ALIAS, Kind.UNDEFINED)
 _FARTHEST = list(Likeness)
-_FEW_VALUES = 5
+_FEW_VALUES = 3
+_TOGETHER = 2
+"""Values that a property may be a choice of, and one that is said together with another."""
+_LIKELY = 6
 _ALIKE = 0.5
 """A property that more than this share of the identical cases have, too, is not worth saying."""
 
@@ -146,42 +149,56 @@ class _Property:
 def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
     """What tells the differing cases from the identical ones, in words; the best first.
 
-    One property, or for several cases two together, that all differing cases and no identical one have; else what all
-    differing cases and few identical ones have, and what most differing cases and no identical one have.
+    One property, or two together, that all differing cases and no identical one have; else what all differing cases and
+    few identical ones have, or what most differing cases and no identical one have. Of one case it says what no
+    identical one has, which is no condition: the case itself is named beside it.
     """
-    every_one = len(differing)
+    every_one, all_identical = len(differing), len(identical)
     differing, identical = [case for case in differing if case], [case for case in identical if case]
     if not differing or not identical:
         return Common()  # nothing to tell, or nothing to tell them from
     single = list(_properties(differing, identical))
     every = [p for p in single if all(p.holds(case) for case in differing)]
-    scored = sorted(every, key=lambda p: (_held(p, identical), p.but, len(p.values)))
-    many, others = len(differing), f"{len(identical)} identical case{'' if len(identical) == 1 else 's'}"
-    named = "differing cases" if many == every_one else "differing cases that have axes"
-    who = f"all {many} {named}" if many > 1 else "the differing case"
-    have = "have" if many > 1 else "has"
-    for parts in _combinations(scored, 2 if many > 1 else 1):
-        if not any(all(p.holds(case) for p in parts) for case in identical):
-            words = " and ".join(p.words() for p in parts)
+    scored = sorted(every, key=lambda p: (_held((p,), identical), p.but, len(p.values)))
+    many = len(differing)
+    who = "the differing case" if many == 1 else f"{'both' if many == 2 else f'all {many}'} differing cases"
+    who += " made from axes" * (many < every_one)
+    have = "has" if many == 1 else "have"
+    others = f"{len(identical)} identical case{'' if len(identical) == 1 else 's'}"
+    others += " made from axes" * (len(identical) < all_identical)
+    for parts in _combinations(scored, min(many, 2)):
+        if not _held(parts, identical):
             none = "not the" if len(identical) == 1 else "none of the"
-            return Common(words if many == every_one else "", (f"{who}, but {none} {others}, {have} {words}",))
+            words = _words(parts)
+            rule = f"{who}, but {none} {others}, {have} {words}"
+            return Common(words if many == every_one > 1 else "", (rule,))
     told = []
-    if scored and _held(scored[0], identical) <= _ALIKE * len(identical):
-        best = scored[0]
-        told.append(f"{who}, and {_held(best, identical)} of the {others}, {have} {best.words()}")
-    sure = [p for p in single if p not in every and not p.but and not _held(p, identical)]
-    sure = [p for p in sure if _held(p, differing) >= max(2, many / 2)]
-    if sure:
-        best = max(sure, key=lambda p: _held(p, differing))
-        told.append(
-            f"{_held(best, differing)} of {many} differing cases, but none of the {others}, have {best.words()}"
-        )
+    if scored and many > 1:
+        pairs = sorted(_combinations(scored[:_LIKELY], 2), key=lambda parts: (_held(parts, identical), len(parts)))
+        single_held, best = _held(scored[:1], identical), pairs[0]
+        if 2 * _held(best, identical) > single_held:
+            best = (scored[0],)
+        if _held(best, identical) <= _ALIKE * len(identical):
+            told.append(f"{who}, and {_held(best, identical)} of the {others}, have {_words(best)}")
+    sure = [p for p in single if p not in every and not p.but and not _held((p,), identical)]
+    sure = [p for p in sure if _held((p,), differing) >= max(2, many / 2)]
+    if sure and not told:
+        best_one = max(sure, key=lambda p: _held((p,), differing))
+        some = f"{_held((best_one,), differing)} of {many} differing cases"
+        told.append(f"{some}, but none of the {others}, have {best_one.words()}")
     return Common("", tuple(told))
 
 
+def _words(parts: Sequence[_Property]) -> str:
+    return ", and ".join(part.words() for part in parts)
+
+
 def _combinations(properties: Sequence[_Property], most: int) -> Iterable[tuple[_Property, ...]]:
-    for size in range(1, most + 1):
-        yield from itertools.combinations(properties, size)
+    """Single properties, then some together, none of which is a choice of many values."""
+    yield from itertools.combinations(properties, 1)
+    plain = [p for p in properties if len(p.values) <= _TOGETHER]
+    for size in range(2, most + 1):
+        yield from itertools.combinations(plain, size)
 
 
 def _properties(differing: Sequence[Axes], identical: Sequence[Axes]) -> Iterable[_Property]:
@@ -199,5 +216,6 @@ def _properties(differing: Sequence[Axes], identical: Sequence[Axes]) -> Iterabl
             yield _Property(axis, tuple(sorted(here)))
 
 
-def _held(prop: _Property, cases: Sequence[Axes]) -> int:
-    return sum(prop.holds(case) for case in cases)
+def _held(parts: Sequence[_Property], cases: Sequence[Axes]) -> int:
+    """How many cases have all of some properties."""
+    return sum(all(part.holds(case) for part in parts) for case in cases)

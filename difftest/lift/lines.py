@@ -62,6 +62,15 @@ def exercise(
     return Exercise(total, ran, missed, tuple(unused))
 
 
+def function_lines(data: bytes | None) -> frozenset[int]:
+    """The lines of a file that can run when one of its functions is called; none of a file that is no Python."""
+    try:
+        code = compile(data or b"", "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    return frozenset(n for function in _functions(code) for n in _lines(function))
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Line numbers as a person writes them: `3, 7-9`."""
     parts: list[list[int]] = []

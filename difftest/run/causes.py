@@ -9,6 +9,7 @@ from typing import Any
 
 from difftest.explain.changes import RUN_BY_LOADING, closure_changes, lines_to_trace, marked
 from difftest.explain.groups import CaseGroup, case_groups, signatures
+from difftest.lift.lines import function_lines
 from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Change, Group, Kind, Mismatch, TargetResult, Way
 from difftest.run.plan import ArmSource, Planned
 from difftest.run.protocol import LOOKS
@@ -137,6 +138,8 @@ def _explained(
                 lines=_of(told.get("lines"), number),
                 shared_lines=_of(told.get("shared_lines"), number),
                 notes=_notes(number, groups, classes, told.get("tried", ())),
+                raised=_of(told.get("raised"), number),
+                within=_within(number, groups),
             )
         )
     if told.get("ran") and told["traced"]["differing"]:  # else nobody knows which lines matter
@@ -144,7 +147,12 @@ def _explained(
             arm: {path: {int(n): str(who) for n, who in lines} for path, lines in files.items()}
             for arm, files in told["ran"].items()
         }
-        changes = marked(changes, ran, apart=bool(told.get("traced", {}).get("identical")))
+        paths = lines_to_trace(changes)
+        lines = {
+            arm: {path: function_lines(source.tree.read(path)) for path in paths[arm]}
+            for arm, source in zip(("base", "head"), each.arms, strict=True)
+        }
+        changes = marked(changes, ran, lines, apart=bool(told.get("traced", {}).get("identical")))
     notes = (*each.result.notes, *dict.fromkeys(note for unit in units for note in unit.notes))
     return replace(
         each.result,
@@ -203,15 +211,17 @@ def _ways(group: CaseGroup) -> tuple[Way, ...]:
 def _notes(
     number: int, groups: Sequence[CaseGroup], classes: Sequence[str | None], tried: Sequence[int]
 ) -> tuple[str, ...]:
-    """On how many cases a group's class rests, and which larger group its cases are in, too."""
+    """On how many cases a group's class rests, where these are not all."""
+    cases = len(groups[number].cases)
+    if number >= len(classes) or classes[number] is None or tried[number] == cases:
+        return ()
+    return (f"{tried[number]} of its {cases} cases were tried so",)
+
+
+def _within(number: int, groups: Sequence[CaseGroup]) -> int:
+    """The number of the first larger group whose cases a group's are, from 1; 0 when there is none."""
     cases = groups[number].cases
-    notes = []
-    if number < len(classes) and classes[number] is not None:
-        notes.append(f"its class was found on {tried[number]} of its {len(cases)} cases")
-    within = next((n for n, other in enumerate(groups[:number], 1) if cases < other.cases), None)
-    if within is not None:
-        notes.append(f"each of these cases is in group {within}, too")
-    return tuple(notes)
+    return next((n for n, other in enumerate(groups[:number], 1) if cases < other.cases), 0)
 
 
 def _in_order(group: CaseGroup) -> list[int]:

@@ -400,7 +400,7 @@ class Chance:
             )
         if self.same_draws:
             said.append(f"in {self.same_draws} both versions draw the same numbers for the same places")
-        if any(each.equal_inside and not each.equal for each in tried):
+        if all(each.equal_inside and not each.equal for each in tried):
             said.append("they part only where single uniform numbers are exactly 0 or just below 1")
         if apart is not None:
             said.append(f"of {apart.rows} rows sampled on the same noise {apart.apart} differ")

@@ -6,6 +6,7 @@ Nothing here bears on the verdict; what the compared calls did is known by then.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -53,6 +54,7 @@ class Explanation:
         unit.caller.recorder = nullcontext()
         self.ends = self.clock() + self.asked["seconds"]
         self.recorders: dict[int, LineRecorder] = {}
+        self.raised_at = ""
 
     def run(self) -> None:
         try:
@@ -94,6 +96,7 @@ class Explanation:
         ends = min(self.ends, self.clock() + _TRACE_SHARE * self.asked["seconds"])
         ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}
         groups: list[list[set[str]]] = [[] for _ in self.asked["groups"]]
+        raised: list[list[str]] = [[] for _ in groups]
         apart: set[str] = set()
         traced = {"differing": 0, "identical": 0}
         for index, group in self._to_trace():
@@ -101,10 +104,14 @@ class Explanation:
                 break
             who = "identical" if group is None else "differing"
             seen: dict[int, dict[str, set[int]]] = {}
+            places = []
             for arm in (HEAD, BASE):
                 lines = self.lines_run(index, arm)
                 if lines is not None:
                     seen[arm] = lines
+                    places += [f"{ARM_NAMES[arm]} {self.raised_at}"] if self.raised_at else []
+            if group is not None and not groups[group]:
+                raised[group] = sorted(places)
             if HEAD not in seen:
                 continue
             traced[who] += 1
@@ -133,6 +140,7 @@ class Explanation:
                     for arm, files in ran.items()
                 },
                 "lines": [sorted(lines, key=_by_line)[:GROUP_LINES] for lines in only],
+                "raised": raised,
                 "shared_lines": [sorted(lines, key=_by_line)[:GROUP_LINES] for lines in shared],
             }
         )
@@ -151,13 +159,19 @@ class Explanation:
     def lines_run(self, index: int, arm: int) -> dict[str, set[int]] | None:
         """The watched lines that one arm's call runs, by path; None when the case does not come to a call."""
         watched: dict[str, list[int]] = self.asked["lines"][ARM_NAMES[arm]]
+        folder = self.unit.child.setup["arms"][self.unit.unit["arms"][arm]]["folder"]
+        self.raised_at = ""
         recorder = self.recorders[arm]
         recorder.restart()
 
         def around(function: Callable[..., Any]) -> Callable[..., Any]:
             def traced(*args: Any, **kwargs: Any) -> Any:
-                with recorder:
-                    return function(*args, **kwargs)
+                try:
+                    with recorder:
+                        return function(*args, **kwargs)
+                except BaseException as error:
+                    self.raised_at = _raised_at(error, f"{folder}/")
+                    raise
 
             return traced
 
@@ -194,6 +208,15 @@ def _wrapped(target: Target, symbol: str, around: Around) -> Target:
         return replace(call, fn=around(call.fn))
 
     return replace(target, prepare=prepare)
+
+
+def _raised_at(error: BaseException, folder: str) -> str:
+    """The last line of the arm that an exception passed through, `path:line`; of the one that caused it, if any."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [f"{file.removeprefix(folder)}:{line}" for file, line in frames if file.startswith(folder)]
+    return own[-1] if own else ""
 
 
 def _who(marks: set[str]) -> str:

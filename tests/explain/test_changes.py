@@ -100,7 +100,7 @@ def test_lines_are_marked_by_who_ran_them() -> None:
     watched = lines_to_trace(found)
     assert set(watched["head"]["pack/a.py"]) >= {13, 14}
     ran = {"head": {"pack/a.py": {12: "both", 13: "both", 14: "differing"}}, "base": {}}
-    (change,) = marked(found, ran)
+    (change,) = marked(found, ran, {})
     assert [(line.head, line.ran) for line in change.lines if line.sign == "+"] == [(13, "both"), (14, "differing")]
 
 
@@ -115,7 +115,7 @@ def test_very_long_changes_are_cut_and_counted() -> None:
 def test_lines_of_an_arm_that_was_not_traced_carry_no_mark() -> None:
     lines = (ChangedLine("-", 3, None, "x = 1"), ChangedLine("+", None, 3, "x = 2"))
     (change,) = marked(
-        [Change("m:f", "changed", "m.py", "m.py", lines)], {"head": {"m.py": {3: "differing"}}, "base": {}}
+        [Change("m:f", "changed", "m.py", "m.py", lines)], {"head": {"m.py": {3: "differing"}}, "base": {}}, {}
     )
     assert [line.ran for line in change.lines] == ["", "differing"]
 
@@ -132,5 +132,14 @@ def test_what_is_loaded_imported_and_called_is_told_apart() -> None:
 
 def test_a_constant_is_run_by_every_case() -> None:
     found = changes(BASE, edited("LIMIT = 4", "LIMIT = 5"))
-    (change,) = marked(found, {"head": {"pack/a.py": {1: "differing"}}, "base": {"pack/a.py": {1: "differing"}}})
+    (change,) = marked(found, {"head": {"pack/a.py": {1: "differing"}}, "base": {"pack/a.py": {1: "differing"}}}, {})
     assert {line.ran for line in change.lines if line.sign != " "} == {"both"}
+
+
+def test_what_no_call_can_run_carries_no_mark() -> None:
+    lines = tuple(
+        ChangedLine("+", None, n, text) for n, text in ((3, "else:"), (4, "    x = 2"), (5, "    limit: int,"))
+    )
+    change = Change("m:f", "changed", "m.py", "m.py", lines)
+    (change,) = marked([change], {"head": {"m.py": {9: "both"}}}, {"head": {"m.py": {4}}})
+    assert [line.ran for line in change.lines] == ["", "none", ""]

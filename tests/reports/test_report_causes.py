@@ -163,7 +163,8 @@ def test_the_cause_names_no_more_than_was_seen() -> None:
     one = changed("f", added(5, "both"), added(6, "both"))
     plainly = replace(FOUND, groups=(group,), fixed_noise={}, distribution={}, changes=(one,))
     assert cause_words(plainly) == (
-        "In all 12 differing cases: return[*]: values differ; and 1 more way. "
+        "In all 12 differing cases: return[*]: values differ; "
+        "in 8 of them also rng.torch: the generator is left in another state. "
         "The only changed definition is f (lines 5-6 of vllm/a.py)."
     )
     other = changed("g", added(50, "none"))
