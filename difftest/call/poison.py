@@ -24,15 +24,16 @@ import torch
 
 FILLS = (0xA5, 0x5A)
 
-_PAIRS = (FILLS, (0x00, 0x7F), (0x96, 0x69), (0xFE, 0x00))
+_PAIRS = (FILLS, (0x7F, 0x00), (0x96, 0x69), (0xFE, 0x00))
 """By turns: two that differ in every bit, of which one is negative and the other positive as a float and as an int;
 and zero, for what is compared with it, against the largest numbers: 3.4e38 as float32 and 2139062143 as int32 (0x7F),
--1.7e38 and -16843010 (0xFE)."""
+-1.7e38 and -16843010 (0xFE). Zero is never first: an arm whose allocations nobody counts is called under the first
+alone, and memory that it leaves unwritten must not look like zeros that the other arm wrote."""
 _M_PERTURB = -6
 _TORCH_FUNCTIONS = ("empty", "empty_like", "empty_strided", "empty_permuted")
-_TENSOR_METHODS = ("new_empty", "new_empty_strided", "resize_", "resize_as_")
+_TENSOR_METHODS = ("new", "new_empty", "new_empty_strided", "resize_", "resize_as_")
 _NUMPY_FUNCTIONS = ("empty", "empty_like")
-_RESIZES = ("resize_", "resize_as_")
+_WITH_CONTENT = ("new", "resize_", "resize_as_")  # their memory may hold what was given or was there before
 
 
 def fills(identity: str) -> tuple[int, int]:
@@ -99,7 +100,7 @@ class Poison:
             _numpy_uses_malloc()
 
     def _torch(self, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        resizes = real.__name__ in _RESIZES
+        with_content = real.__name__ in _WITH_CONTENT
 
         @functools.wraps(real)
         def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -108,7 +109,7 @@ class Poison:
                 self.allocations += 1
                 device = tensor.device.type
                 filled = self.native and device == "cpu" and not kwargs.get("pin_memory")
-                if not (resizes or filled) and device != "meta" and tensor.numel():
+                if not (with_content or filled) and device != "meta" and tensor.numel():
                     tensor.untyped_storage().fill_(self._fill)  # type: ignore[attr-defined]
             return tensor
 

@@ -314,6 +314,18 @@ def test_memory_that_making_the_call_leaves_unwritten_follows_the_fill(caller: C
     assert POISON.allocations > 0 and POISON.fill is None
 
 
+def test_memory_of_tensor_new_is_counted_and_what_it_is_given_stays(caller: Caller) -> None:
+    POISON.install()
+
+    def prepare(arm: Any, private: Pool) -> Call:
+        return Call(lambda: (torch.zeros(1).new(4) < 0, torch.zeros(1).new([1, 2]))[1])
+
+    outcome = caller.call(Target("t", (), list, prepare), "", PlainArm(), Case("c", dict), {}, FILLS[0])  # type: ignore[arg-type]
+    assert isinstance(outcome, Outcome)
+    assert outcome.returned == freeze(torch.tensor([1.0, 2.0]))
+    assert POISON.allocations > 0
+
+
 def data_of(frozen: Any) -> bytes:
     """The bytes of the tensors in a frozen value."""
     if isinstance(frozen, bytes):

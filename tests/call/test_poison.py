@@ -77,3 +77,4 @@ def test_fills_change_from_case_to_case_and_differ_in_every_bit_or_are_zero_by_t
     assert all(one ^ other == 0xFF for one, other in pairs[::2])
     assert all(min(pair) == 0 and max(pair) not in (0, 0xFF) for pair in pairs[1::2])  # glibc cannot fill with 0xFF
     assert len(set(pairs)) == 4
+    assert 0 not in [first for first, _ in pairs]
