@@ -16,17 +16,24 @@ from difftest.compare.arrays import Elements, covered_bytes, differing, elements
 from difftest.result import Kind
 
 Frozen = tuple[Any, ...]
-Undefined = Mapping[str, NDArray[np.bool_] | None]
-"""Leaf -> which elements are undefined; None when the leaf as a whole is."""
+Part = NDArray[np.bool_] | str | frozenset[Any] | None
+Undefined = Mapping[str, Part]
+"""Leaf -> what of it is undefined: which bytes of an array, a number or a bytes object (as they are frozen), and which
+ints of a list, as a mask; of a text, and of the message of an exception, the text with `…` for the words that are; the
+pages of a very large input; of the leaf `path names` the keys or attributes of `path`. None when the leaf as a whole
+is."""
 
 _ARRAYS = ("tensor", "ndarray", "storage")
+_BYTES = ("bytes", "bytearray", "memoryview")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
+_NAMES, _RAISED = " names", " raised"  # no class has such a name
 _POSITION = re.compile(r"\[\d+\]")
 _RETURNED_PART = re.compile(r"return\[\d+\]")
 _TUPLE_SHOWN = 16
 """A longer tuple is a list of things that are alike."""
-_WHOLE_PARTS = ("raised", "rng", "aliases", "call")
+_WORD = re.compile(r"-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)|[^\W\d]\w*|\S")
+_GENERATORS = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
 _NONE: Frozen = ("NoneType", None)
 _DEFINED = np.zeros(0, bool)
 
@@ -65,18 +72,73 @@ class Difference:
         return replace(self, detail=(*self.detail, note))
 
 
-def undefined_leaves(first: Any, second: Any) -> dict[str, NDArray[np.bool_] | None]:
-    """What follows the poison: leaves of one arm's outcomes under two fills that differ, per element for arrays."""
-    found: dict[str, NDArray[np.bool_] | None] = {}
-    for path, left, right in _outcome_leaves(first, second):
-        for leaf, a, b in _differing_leaves(left, right, path):
-            found[leaf] = None
-            if a is not None and b is not None and a[0] in _ARRAYS and a[:3] == b[:3]:
-                mask = differing(elements_of(a), elements_of(b))
-                found[leaf] = mask if mask.any() else None
-            elif a is not None and b is not None and a[0] == b[0] == "ints" and len(a[2]) == len(b[2]):
-                found[leaf] = np.array([x != y for x, y in zip(a[2], b[2], strict=True)])
-    return found
+def undefined_leaves(first: Any, second: Any, fills: tuple[int, int], start: tuple[Any, ...] = ()) -> dict[str, Part]:
+    """What follows the poison: where one arm's outcomes under these two fills differ.
+
+    Bytes that are the fill in each were never written, and others beside them in the same element may have been. An
+    element that differs otherwise was computed from undefined bytes, and is undefined as a whole.
+
+    Args:
+        start: the process-wide generators' states before both calls; without it, they are undefined together when only
+            one of the calls moved any.
+    """
+    if start:
+        first, second = (outcome._replace(rng=outcome.rng or start) for outcome in (first, second))
+    return {
+        leaf: _undefined(a, b, fills)
+        for path, left, right in _outcome_leaves(first, second)
+        for leaf, a, b in _differing_leaves(left, right, path)
+    }
+
+
+def _undefined(a: Frozen | None, b: Frozen | None, fills: tuple[int, int]) -> Part:
+    """What of a leaf is undefined, where it is `a` under one fill and `b` under the other."""
+    if a is None or b is None or a[0] != b[0]:
+        return None
+    if a[0] == _NAMES:
+        return frozenset(a[1]).symmetric_difference(b[1])
+    if a[0] == "str":
+        return _defined_words(a[1], b[1])
+    if a[0] == _RAISED and None not in (a[1], b[1]) and a[1][0] == b[1][0]:
+        return _defined_words(a[1][1], b[1][1])
+    if a[0] == "ints" and len(a[2]) == len(b[2]):
+        return np.array([x != y for x, y in zip(a[2], b[2], strict=True)])
+    if a[0] == "pages" and a[1:5] == b[1:5]:
+        return frozenset(page for page, _ in set(a[5]).symmetric_difference(b[5]))
+    one, other = _bytes_of(a), _bytes_of(b)
+    if one is None or other is None or len(one) != len(other) or (a[0] in _ARRAYS and a[:5] != b[:5]):
+        return None
+    apart: NDArray[np.bool_] = one != other
+    computed = apart & ((one != fills[0]) | (other != fills[1]))
+    size = 1 if a[0] in _BYTES else elements_of(a).words.shape[1] if a[0] in _ARRAYS else len(one)
+    whole = len(one) // size * size
+    apart[:whole] |= computed[:whole].reshape(-1, size).any(axis=1).repeat(size)
+    return apart
+
+
+def _bytes_of(frozen: Frozen) -> NDArray[np.uint8] | None:
+    """The bytes of an array, of a number or of a bytes object; None of anything else."""
+    if frozen[0] in _ARRAYS:
+        return np.frombuffer(frozen[5], np.uint8)
+    number = frozen[0] in ("float", "complex", *_BYTES) or frozen[0].startswith("numpy.")
+    return np.frombuffer(frozen[1], np.uint8) if number and isinstance(frozen[1], bytes) else None
+
+
+def _defined_words(one: str, other: str) -> str:
+    """The words that two texts share, place by place, with `…` for those that differ: of texts with as many words for
+    each, else for all between the first and the last that differ."""
+    left, right = _WORD.findall(one), _WORD.findall(other)
+    if len(left) == len(right):
+        return " ".join([x if x == y else "…" for x, y in zip(left, right, strict=True)])
+    start = _alike(left, right)
+    end = _alike(left[start:][::-1], right[start:][::-1])
+    return " ".join([*left[:start], "…", *left[len(left) - end :]])
+
+
+def _alike(left: list[str], right: list[str]) -> int:
+    """How many words two texts begin with alike."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(left), len(right)))
 
 
 def only_poison(first: Any, second: Any, fills: tuple[int, int]) -> bool:
@@ -119,21 +181,23 @@ def compare(
         as_recorded: one outcome was recorded. What no recording holds is left out: which objects are one and the same,
             and what tensors are beyond their elements.
     """
-    base_parts, head_parts = (set(_WHOLE_PARTS).intersection(u) for u in (base_undefined, head_undefined))
-    unsteady = base_parts | head_parts
-    found = [] if "raised" in unsteady else list(_exceptions(base, head, exceptions))
+    unsteady = {leaf for side in (base_undefined, head_undefined) for leaf, part in side.items() if part is None}
+    found: list[Difference] = []
+    if "raised" not in unsteady:
+        left, right = (_defined_exception(o.raised, u) for o, u in ((base, base_undefined), (head, head_undefined)))
+        found += _exceptions(left, right, exceptions)
     walker = _Walker(base_undefined, head_undefined, as_recorded)
     if base.raised is None and head.raised is None:
         walker.walk(base.returned, head.returned, "return")
     found += walker.take()
     found += _inputs(base, head, walker, initial or {})
-    left, right = dict(base.watched), dict(head.watched)
-    for name in [*left, *[n for n in right if n not in left]]:
-        if name in left and name in right:
-            walker.walk(left[name], right[name], name)
+    before, after = dict(base.watched), dict(head.watched)
+    for name in [*before, *[n for n in after if n not in before]]:
+        if name in before and name in after:
+            walker.walk(before[name], after[name], name)
     found += walker.take()
     if "rng" not in unsteady:
-        found += _rng(base.rng, head.rng, start)
+        found += [item for item in _rng(base.rng, head.rng, start) if item.leaf not in unsteady]
     found += _process(base.process, head.process)
     named = None not in (base.returned, head.returned) and _is_named(base.returned, head.returned)
     found += _undefined_apart(base_undefined, head_undefined, found, named)
@@ -169,8 +233,13 @@ def _article(words: str) -> str:
     return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
 
 
-def _exceptions(base: Any, head: Any, mode: str) -> Iterator[Difference]:
-    left, right = base.raised, head.raised
+def _defined_exception(raised: tuple[str, str] | None, undefined: Undefined) -> tuple[str, str] | None:
+    """An exception without the words of its message that are undefined."""
+    words = undefined.get("raised")
+    return (raised[0], words) if raised is not None and isinstance(words, str) else raised
+
+
+def _exceptions(left: tuple[str, str] | None, right: tuple[str, str] | None, mode: str) -> Iterator[Difference]:
     if left == right:
         return
     if left is None or right is None:
@@ -188,10 +257,10 @@ def _undefined_apart(base: Undefined, head: Undefined, found: list[Difference], 
     """
     told = {item.leaf for item in found}
     for leaf in {**base, **head}:
-        if leaf in told or any(leaf.startswith((f"{other}[", f"{other}.")) for other in told):
+        if leaf in told or any(leaf.startswith((f"{other}[", f"{other}.", f"{other} ")) for other in told):
             continue
         left, right = base.get(leaf, _DEFINED), head.get(leaf, _DEFINED)
-        if left is right or (isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and _equal(left, right)):
+        if _equal(left, right) or (leaf.endswith(_NAMES) and leaf in base and leaf in head):
             continue
         in_base, in_head = ("defined" if side is _DEFINED else "undefined" for side in (left, right))
         first = _RETURNED_PART.match(leaf) if named else None
@@ -200,8 +269,10 @@ def _undefined_apart(base: Undefined, head: Undefined, found: list[Difference], 
         yield Difference(Kind.UNDEFINED, leaf, in_base, in_head, detail=(note,), general=place)
 
 
-def _equal(left: NDArray[np.bool_], right: NDArray[np.bool_]) -> bool:
-    return left.shape == right.shape and bool((left == right).all())
+def _equal(left: Part, right: Part) -> bool:
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        return np.array_equal(left, right)
+    return type(left) is type(right) and left == right
 
 
 def _raised_text(raised: tuple[str, str] | None) -> str:
@@ -231,8 +302,7 @@ def _inputs(base: Any, head: Any, walker: _Walker, initial: Mapping[str, Frozen]
 
 
 def _rng(base: tuple[Any, ...] | None, head: tuple[Any, ...] | None, start: tuple[Any, ...]) -> Iterator[Difference]:
-    names = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
-    for name, left, right, before in zip(names, base or start, head or start, start, strict=False):
+    for name, left, right, before in zip(_GENERATORS, base or start, head or start, start, strict=False):
         if left != right:
             base_text, head_text = ("not used" if state == before else _state_text(state) for state in (left, right))
             yield Difference(
@@ -292,12 +362,14 @@ class _Walker:
     def walk(self, a: Frozen, b: Frozen, path: str) -> None:
         if a == b:
             return
-        in_base = path in self.base_undefined and self.base_undefined[path] is None
-        in_head = path in self.head_undefined and self.head_undefined[path] is None
+        parts = [side.get(path, _DEFINED) for side in (self.base_undefined, self.head_undefined)]
+        in_base, in_head = (part is None or isinstance(part, str) for part in parts)
         if in_base or in_head:
             if in_base != in_head:
                 texts = ("undefined" if in_base else short(a), "undefined" if in_head else short(b))
                 self.add(Kind.UNDEFINED, path, *texts)
+            elif None not in parts and parts[0] != parts[1]:
+                self.add(Kind.VALUE, path, *map(repr, parts))
             return
         if a[0] in _ARRAYS and b[0] == a[0]:
             self.arrays(a, b, path)
@@ -329,7 +401,7 @@ class _Walker:
             )
         elif a[0] != b[0] or a[0] in ("reference", "opaque", "deep"):
             self.add(Kind.TYPE, path, short(a), short(b))
-        else:
+        elif self.bytes_differ(a, b, path):
             numbers = (_number(a), _number(b))
             one = None if None in numbers else np.zeros(1, np.intp)
             self.add(
@@ -345,7 +417,7 @@ class _Walker:
             self.add(Kind.STRUCTURE, path, _sized(a), _sized(b))
             return
         if a[0] == b[0] == "ints":
-            base_mask, head_mask = self.masks(path, len(left))
+            base_mask, head_mask = self.masks(path, len(left), len(right))
             at = [
                 i
                 for i, (x, y) in enumerate(zip(left, right, strict=True))
@@ -372,12 +444,25 @@ class _Walker:
             if x != y:
                 self.walk(x, y, self.inside(path, f"[{i}]", f"[{i}]" if named else "[*]"))
 
-    def masks(self, path: str, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which elements of a leaf are undefined in base and in head."""
-        none = np.zeros(count, bool)
-        found = [u.get(path, none) for u in (self.base_undefined, self.head_undefined)]
-        base, head = (none if mask is None or len(mask) != count else mask for mask in found)
-        return base, head
+    def masks(self, path: str, base: int, head: int) -> list[NDArray[np.bool_]]:
+        """What of a leaf is undefined in base and in head, where it has so many bytes, or ints."""
+        found = []
+        for undefined, count in ((self.base_undefined, base), (self.head_undefined, head)):
+            part = undefined.get(path)
+            found.append(part if isinstance(part, np.ndarray) and len(part) == count else np.zeros(count, bool))
+        return found
+
+    def bytes_differ(self, a: Frozen, b: Frozen, path: str) -> bool:
+        """Whether two numbers or bytes objects differ where both are defined. What is undefined in one arm only is
+        said here."""
+        left, right = _bytes_of(a), _bytes_of(b)
+        if left is None or right is None or len(left) != len(right):
+            return True
+        base_mask, head_mask = self.masks(path, len(left), len(right))
+        if (base_mask != head_mask).any():
+            sides = ("undefined" if mask.any() else short(side) for mask, side in ((base_mask, a), (head_mask, b)))
+            self.add(Kind.UNDEFINED, path, *sides)
+        return bool(((left != right) & ~base_mask & ~head_mask).any())
 
     def fields(self, a: Frozen, b: Frozen, path: str) -> None:
         if a[1] != b[1]:
@@ -394,6 +479,10 @@ class _Walker:
         self.members(dict(a[2]), dict(b[2]), path, "{path}[{name}]")
 
     def members(self, left: dict[str, Frozen], right: dict[str, Frozen], path: str, form: str) -> None:
+        for side, undefined in ((left, self.base_undefined), (right, self.head_undefined)):
+            names = undefined.get(f"{path}{_NAMES}")
+            for name in names if isinstance(names, frozenset) else ():
+                side.pop(name, None)
         for name in [*left, *[n for n in right if n not in left]]:
             step = form.format(path="", name=name)
             leaf = self.inside(path, step, "[*]" if _POSITION.fullmatch(step) else step)
@@ -425,30 +514,33 @@ class _Walker:
             self.values_across_dtypes(left, right, path)
             return
         different = differing(left, right)
-        base_mask, head_mask = self.masks(path, len(different))
-        if base_mask.any() or head_mask.any():
-            one_sided = base_mask != head_mask
-            different = different & ~base_mask & ~head_mask
-            if one_sided.any():
-                at = int(np.flatnonzero(one_sided)[0])
+        masks = self.masks(path, len(a[5]), len(b[5]))
+        if masks[0].any() or masks[1].any():
+            base_mask, head_mask = (
+                elements_of((*side[:5], mask.tobytes())).words.astype(bool)
+                for side, mask in zip((a, b), masks, strict=True)
+            )
+            different = ((left.words != right.words) & ~base_mask & ~head_mask).any(axis=1)
+            one_sided = np.flatnonzero((base_mask != head_mask).any(axis=1))
+            if len(one_sided):
+                at = int(one_sided[0])
                 self.add(
                     Kind.UNDEFINED, path,
-                    "undefined" if base_mask[at] else left.text(at),
-                    "undefined" if head_mask[at] else right.text(at),
-                    index=left.index(at), count=int(one_sided.sum()), size=len(different),
+                    "undefined" if base_mask[at].any() else left.text(at),
+                    "undefined" if head_mask[at].any() else right.text(at),
+                    index=left.index(at), count=len(one_sided), size=len(different),
                 )  # fmt: skip
         at_all = np.flatnonzero(different)
         if len(at_all):
             for kind, where in kinds_of(left, right, at_all).items():
                 self.element(kind, left, right, where, path)
         if tag == "storage" and a[3:5] == b[3:5]:
-            self.gaps(a, b, path)
+            self.gaps(a, b, path, masks)
 
     def marks(self, a: Frozen, b: Frozen, path: str) -> None:
         """What the arrays are beyond their elements, which most are not."""
         if (len(a) > 6 or len(b) > 6) and not self.as_recorded:
-            left, right = (dict(side[6]) if len(side) > 6 else {} for side in (a, b))
-            self.members(left, right, path, "{path}.{name}")
+            self.members(_marks(a), _marks(b), path, "{path}.{name}")
 
     def pages(self, a: Frozen, b: Frozen, path: str) -> None:
         """Inputs of 1 GiB and more, of which only the pages are known."""
@@ -492,13 +584,13 @@ class _Walker:
                 size=len(every),
             )
 
-    def gaps(self, a: Frozen, b: Frozen, path: str) -> None:
+    def gaps(self, a: Frozen, b: Frozen, path: str, masks: list[NDArray[np.bool_]]) -> None:
         """Bytes of an input's storage that the view does not show: gaps between rows, guard rows."""
         x, y = np.frombuffer(a[5], np.uint8), np.frombuffer(b[5], np.uint8)
         if len(x) != len(y):
             self.add(Kind.SHAPE, path, f"storage of {len(x)} bytes", f"storage of {len(y)} bytes")
             return
-        at = np.flatnonzero((x != y) & ~covered_bytes(a))
+        at = np.flatnonzero((x != y) & ~covered_bytes(a) & ~masks[0] & ~masks[1])
         if not len(at):
             return
         first = int(at[0])
@@ -510,7 +602,7 @@ class _Walker:
 
 def _outcome_leaves(first: Any, second: Any) -> Iterator[tuple[str, Frozen | None, Frozen | None]]:
     if first.raised != second.raised:
-        yield "raised", ("raised", first.raised), ("raised", second.raised)
+        yield "raised", (_RAISED, first.raised), (_RAISED, second.raised)
     if first.returned != second.returned:
         yield "return", first.returned, second.returned
     for which in ("changed", "watched"):
@@ -518,7 +610,11 @@ def _outcome_leaves(first: Any, second: Any) -> Iterator[tuple[str, Frozen | Non
         for name in {**left, **right}:
             if left.get(name) != right.get(name):
                 yield name, left.get(name), right.get(name)
-    if first.rng != second.rng:
+    if first.rng is not None and second.rng is not None:
+        for name, one, other in zip(_GENERATORS, first.rng, second.rng, strict=False):
+            if one != other:
+                yield name, ("rng", one), ("rng", other)
+    elif first.rng != second.rng:
         yield "rng", ("rng", first.rng), ("rng", second.rng)
     if first.aliases != second.aliases:
         yield "aliases", ("aliases", first.aliases), ("aliases", second.aliases)
@@ -530,19 +626,36 @@ def _differing_leaves(
     """The innermost places where two frozen values of the same structure differ."""
     if a == b:
         return
+    if a is not None and b is not None and a[0] == b[0] and a[0] in (*_ARRAYS, "pages"):
+        if a[:6] != b[:6]:
+            yield path, a, b
+        yield from _differing_members(_marks(a), _marks(b), path, "{}.{}")
+        return
     if a is not None and b is not None and a[1] == b[1]:
         if a[0] == b[0] == "fields" or a[0] == b[0] == "dict":
-            left, right = dict(a[2]), dict(b[2])
-            if list(left) == list(right):
-                form = "{}.{}" if a[0] == "fields" else "{}[{}]"
-                for name in left:
-                    yield from _differing_leaves(left[name], right[name], form.format(path, name))
-                return
+            form = "{}.{}" if a[0] == "fields" else "{}[{}]"
+            yield from _differing_members(dict(a[2]), dict(b[2]), path, form)
+            return
         if a[0] in _SEQUENCES and b[0] in _SEQUENCES and len(a[2]) == len(b[2]) and "items" in (a[0], b[0]):
             for i, (x, y) in enumerate(zip(_items(a), _items(b), strict=True)):
                 yield from _differing_leaves(x, y, f"{path}[{i}]")
             return
     yield path, a, b
+
+
+def _differing_members(
+    left: dict[str, Frozen], right: dict[str, Frozen], path: str, form: str
+) -> Iterator[tuple[str, Frozen | None, Frozen | None]]:
+    if list(left) != list(right):
+        yield f"{path}{_NAMES}", (_NAMES, tuple(left)), (_NAMES, tuple(right))
+    for name in left:
+        if name in right:
+            yield from _differing_leaves(left[name], right[name], form.format(path, name))
+
+
+def _marks(frozen: Frozen) -> dict[str, Frozen]:
+    """What an array is beyond its elements."""
+    return dict(frozen[6]) if len(frozen) > 6 else {}
 
 
 def _integers(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[Elements, Elements] | None:

@@ -322,7 +322,8 @@ class ShrinkRun(UnitRun):
             again = [self.call(number, arm, case, pool, other) for arm in (BASE, HEAD)]
             if any(isinstance(outcome, NotCalled) for outcome in again):
                 return False
-            undefined = [undefined_leaves(*pair) for pair in zip((base, head), again, strict=True)]
+            start = self.child.states.start
+            undefined = [undefined_leaves(*pair, self.pair, start) for pair in zip((base, head), again, strict=True)]
         found = self.compared(case, pool, base, head, undefined)
         if self.checks is not None and case.contract:
             self.index = number

@@ -492,7 +492,9 @@ class UnitRun:
             third = self.call(index, arm, case, pool, fill)
             if not _same(third, first):
                 return again, {}, ["call"] if isinstance(third, NotCalled) else unstable_leaves(first, third)
-        return again, {"call": None} if isinstance(again, NotCalled) else undefined_leaves(first, again), []
+        if isinstance(again, NotCalled):
+            return again, {"call": None}, []
+        return again, undefined_leaves(first, again, self.pair, self.child.states.start), []
 
     def opinion(self, case: Case, pool: Pool, live: list[Live]) -> str:
         """Which arm the target's reference implementation agrees with; empty when it says nothing."""

@@ -6,6 +6,7 @@ Prints JSON: name -> what is undefined: null for nothing, or {leaf: [indices] or
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +128,13 @@ def call(caller: Caller, function: Callable[..., Any], fill: int) -> Outcome:
     return found
 
 
+def elements(returned: Any, part: Any) -> Any:
+    """The elements of the array that was returned which the undefined bytes are in."""
+    if part is None or len(part) != len(returned[5]):
+        return "whole"
+    return np.unique(part.nonzero()[0] // (len(part) // math.prod(returned[2]))).tolist()
+
+
 def main() -> None:
     caller = Caller("cpu", GlobalStates(), str)
     result: dict[str, Any] = {"native": POISON.native}
@@ -136,8 +144,8 @@ def main() -> None:
             torch.full((3,), 9.0), np.full(3, 9.0)
         one, other = call(caller, function, first), call(caller, function, second)
         assert call(caller, function, first) == one
-        found = undefined_leaves(one, other)
-        result[name] = {k: "whole" if v is None else v.nonzero()[0].tolist() for k, v in found.items()} or None
+        found = undefined_leaves(one, other, (first, second))
+        result[name] = {leaf: elements(one.returned, part) for leaf, part in found.items()} or None
     print(json.dumps(result))
 
 

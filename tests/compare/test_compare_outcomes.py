@@ -366,9 +366,12 @@ def test_a_setting_of_the_process_is_a_difference() -> None:
 # -- undefined bytes --------------------------------------------------------------------------------------------------
 
 
+FILLS = (0xA5, 0x5A)
+
+
 def undefined(one: Any, other: Any) -> dict[str, Any]:
     """What follows the fill, out of the values returned under two fills."""
-    return undefined_leaves(outcome(one), outcome(other))
+    return undefined_leaves(outcome(one), outcome(other), FILLS)
 
 
 def compared(base: tuple[Any, Any], head: tuple[Any, Any]) -> list[Difference]:
@@ -411,7 +414,6 @@ def test_what_is_computed_from_undefined_bytes_is_undefined(values: tuple[Any, A
     assert found.kind is Kind.UNDEFINED
 
 
-FILLS = (0xA5, 0x5A)
 POISONED = torch.tensor([0xA5, 0x5A], dtype=torch.uint8)[:, None].expand(2, 24)
 
 
@@ -450,21 +452,122 @@ def test_what_else_differs_between_two_fills_takes_a_third_run(pair: tuple[Outco
 
 def test_an_exception_under_one_fill_only_is_undefined() -> None:
     good, bad = outcome([1]), outcome(raised=("IndexError", "out of range"))._replace(returned=None)
-    found = compare(good, good, {}, undefined_leaves(good, bad))
+    found = compare(good, good, {}, undefined_leaves(good, bad, FILLS))
     assert Kind.UNDEFINED in {item.kind for item in found}
-    assert compare(good, good, undefined_leaves(good, bad), undefined_leaves(good, bad)) == []
+    assert compare(good, good, undefined_leaves(good, bad, FILLS), undefined_leaves(good, bad, FILLS)) == []
 
 
 def test_undefined_bytes_of_an_input_are_not_a_write_beside_it() -> None:
     one, other = outcome(changed={"out": tensor(1, 2)}), outcome(changed={"out": tensor(1, 9)})
     head = outcome(changed={"out": tensor(1, 5)})
-    mask = undefined_leaves(one, other)
+    mask = undefined_leaves(one, other, FILLS)
     assert compare(one, head, mask, mask) == []
+
+
+def under_fills(value: Any) -> tuple[Any, Any]:
+    """A bytes object or an array under the two fills: its bytes 0xEE are memory that nobody wrote."""
+    raw = [bytes(value).replace(b"\xee", bytes([fill])) for fill in FILLS]
+    if isinstance(value, bytes):
+        return raw[0], raw[1]
+    return np.frombuffer(raw[0], value.dtype), np.frombuffer(raw[1], value.dtype)
+
+
+@pytest.mark.parametrize("dtype", [None, np.int32, np.complex64, np.dtype("V8")])
+def test_bytes_written_beside_undefined_ones_of_an_element_are_compared(dtype: Any) -> None:
+    one, two, less = (
+        under_fills(raw if dtype is None else np.frombuffer(raw, dtype))
+        for raw in (b"\x01\x02\xee\xee" + b"\xee" * 4, b"\x01\x03\xee\xee" + b"\xee" * 4, b"\x01" + b"\xee" * 7)
+    )
+    assert compared(one, one) == []
+    assert [item.kind for item in compared(one, two)] == [Kind.VALUE]
+    assert [item.kind for item in compared(one, less)] == [Kind.UNDEFINED]
+
+
+def test_an_element_computed_from_undefined_bytes_has_no_defined_byte() -> None:
+    base, head = (tensor(1), tensor(2)), (tensor(1.1), tensor(2.2))  # of each pair, two bytes are equal by chance
+    assert undefined(*base)["return"].all()
+    assert compared(base, head) == []
+
+
+def marked(value: float, **marks: Any) -> torch.Tensor:
+    found = tensor(value)
+    vars(found).update(marks)
+    return found
+
+
+def gap(value: float, beside: float) -> Outcome:
+    return outcome(changed={"x": torch.tensor([value, beside, value])[::2]})
+
+
+def test_an_undefined_attribute_or_gap_of_a_tensor_hides_only_itself() -> None:
+    base, same, head = ((marked(v, scratch=tensor(1)), marked(v, scratch=tensor(2))) for v in (5, 5, 6))
+    assert compared(base, same) == []
+    assert [(item.kind, item.leaf) for item in compared(base, head)] == [(Kind.VALUE, "return")]
+    masks = [undefined_leaves(gap(value, 1), gap(value, 2), FILLS) for value in (5, 6)]
+    assert compare(gap(5, 1), gap(5, 3), masks[0], masks[0]) == []
+    assert [item.kind for item in compare(gap(5, 1), gap(6, 1), *masks)] == [Kind.VALUE]
+
+
+def test_a_key_that_is_an_undefined_number_hides_no_other_key() -> None:
+    base, other = ({"a": 1, -7: 2}, {"a": 1, 8: 2}), ({"a": 1, -9: 2}, {"a": 1, 6: 2})
+    assert compared(base, other) == []
+    assert [item.leaf for item in compared(base, ({"a": 3, -7: 2}, {"a": 3, 8: 2}))] == ["return['a']"]
+    assert [item.leaf for item in compared(base, ({"b": 1, -7: 2}, {"b": 1, 8: 2}))] == ["return['a']", "return['b']"]
+    assert [item.kind for item in compared(base, ({"a": 1}, {"a": 1}))] == [Kind.UNDEFINED]
+
+
+@pytest.mark.parametrize(
+    ("base", "same", "head"),
+    [
+        (("got 1.5 of 3", "got nan of 3"), ("got -2 of 3", "got 7e+16 of 3"), ("got 1.5 of 4", "got nan of 4")),
+        (("ids [-1]", "ids [1, 2]"), ("ids [2, 3]", "ids [7]"), ("rows [-1]", "rows [1, 2]")),
+    ],
+)
+def test_words_of_a_text_that_are_defined_are_compared(
+    base: tuple[str, str], same: tuple[str, str], head: tuple[str, str]
+) -> None:
+    assert compared(base, same) == []
+    assert [item.kind for item in compared(base, head)] == [Kind.VALUE]
+
+
+def raising(name: str, words: str) -> tuple[Outcome, Outcome]:
+    """What an arm raises under the two fills, with an undefined number in the message."""
+    return outcome(raised=(name, f"{words} -7")), outcome(raised=(name, f"{words} 8"))
+
+
+def test_an_exception_with_undefined_words_is_compared_by_its_type_and_the_others() -> None:
+    base = raising("ValueError", "bad id")
+    for head, expected in (
+        ((outcome(raised=("ValueError", "bad id nan")), base[1]), []),
+        (raising("ValueError", "bad row"), [Kind.EXCEPTION]),
+        (raising("KeyError", "bad id"), [Kind.EXCEPTION]),
+    ):
+        masks = undefined_leaves(*base, FILLS), undefined_leaves(*head, FILLS)
+        assert [item.kind for item in compare(base[0], head[0], *masks)] == expected
+
+
+def test_one_undefined_generator_hides_no_other() -> None:
+    start = (b"t", b"n", b"r")
+    base, other = outcome(rng=(b"1", b"n", b"r")), outcome()
+    head, again = outcome(rng=(b"1", b"2", b"r")), outcome(rng=(b"t", b"2", b"r"))
+    masks = undefined_leaves(base, other, FILLS, start), undefined_leaves(head, again, FILLS, start)
+    assert list(masks[0]) == ["rng.torch"]
+    assert [item.leaf for item in compare(base, head, *masks, start=start)] == ["rng.numpy"]
+
+
+def test_pages_that_hold_undefined_bytes_hide_no_others() -> None:
+    base, other, head = (
+        outcome()._replace(changed=(("x", ("pages", "torch.float32", (1,), (1,), 0, ((0, first), (1, second)))),))
+        for first, second in ((b"1", b"v"), (b"2", b"v"), (b"1", b"w"))
+    )
+    mask = undefined_leaves(base, other, FILLS)
+    assert compare(base, base, mask, mask) == []
+    assert [item.kind for item in compare(base, head, mask, mask)] == [Kind.MUTATION]
 
 
 def test_leaves_of_a_base_that_is_not_deterministic_are_named() -> None:
     assert unstable_leaves(outcome(Tokens([1, 2], 3)), outcome(Tokens([1, 5], 3))) == ["return.ids"]
-    assert unstable_leaves(outcome(rng=(b"1",)), outcome(rng=(b"2",))) == ["rng"]
+    assert unstable_leaves(outcome(rng=(b"1",)), outcome(rng=(b"2",))) == ["rng.torch"]
 
 
 # -- any two values ---------------------------------------------------------------------------------------------------
@@ -522,7 +625,7 @@ def test_a_difference_is_found_exactly_when_values_differ(one: Any, other: Any) 
 def test_inputs_watched_objects_and_fills_never_crash(one: Any, other: Any, undefined_in_base: bool) -> None:
     base = outcome(changed={"x": one}, watched={"y": other})
     head = outcome(changed={"x": other}, watched={"y": one})
-    mask = undefined_leaves(base, head)
+    mask = undefined_leaves(base, head, FILLS)
     assert bool(compare(base, head)) == (base != head)
     assert compare(base, head, mask, mask) == []
     one_sided = compare(base, head, *((mask, {}) if undefined_in_base else ({}, mask)))

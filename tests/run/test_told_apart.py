@@ -207,6 +207,48 @@ PAIRS: dict[str, tuple[str, str, str, str]] = {
         "q = torch.empty(4); q[0] = 1e38; q[1:3] = 0; return q.argmax()",
         "undefined",
     ),
+    "written_beside": (
+        "",
+        "q = torch.empty(3, dtype=torch.complex64); q.real[:] = n; return q",
+        "q = torch.empty(3, dtype=torch.complex64); q.real[:] = n + 1; return q",
+        "value",
+    ),
+    "other_part_written": (
+        "",
+        "q = torch.empty(3, dtype=torch.complex64); q.real[:] = n; return q",
+        "q = torch.empty(3, dtype=torch.complex64); q.imag[:] = n; return q",
+        "undefined",
+    ),
+    "undefined_gradient": (
+        "",
+        "q = (x * 2).requires_grad_(); q.grad = torch.empty_like(q); return q",
+        "q = (x * 3 + 1).requires_grad_(); q.grad = torch.empty_like(q); return q",
+        "value",
+    ),
+    "attribute_by_chance": (
+        "import time",
+        "q = x * 2; q.time = time.perf_counter(); return q",
+        "q = x * 3 + 1; q.time = time.perf_counter(); return q",
+        "unmeasured",
+    ),
+    "undefined_message": (
+        "",
+        "raise ValueError(f'{torch.empty(1).item()}')",
+        "raise KeyError(f'{torch.empty(1).item()}')",
+        "exception",
+    ),
+    "undefined_seed": (
+        "",
+        "torch.manual_seed(torch.empty(1, dtype=torch.int64).item()); return n",
+        "torch.manual_seed(torch.empty(1, dtype=torch.int64).item()); np.random.rand(); return n",
+        "rng",
+    ),
+    "undefined_alike": (
+        "",
+        "q = torch.empty(4, dtype=torch.int32); q[0] = n; return q, f'{q[1]} of {n}', {q[2].item(): n}",
+        "q = torch.empty(4, dtype=torch.int32); q[0] = n * 1; return q, f'{q[1]} of {n}', {q[2].item(): n}",
+        "identical",
+    ),
 }  # fmt: skip
 
 
