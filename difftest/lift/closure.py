@@ -120,6 +120,7 @@ class _Walk:
         self.imported: set[str] = set()  # modules whose imports have been looked at
         self.imports: dict[str, ImportEffects] = {}
         self.beside: dict[Beside, None] = {}
+        self.namespaces: set[tuple[str, str]] = set()
 
     def run(self) -> Closure:
         sources = self.resolver.sources
@@ -144,7 +145,7 @@ class _Walk:
                 while self.queue:
                     current = self.queue.popleft()
                     self.define(current)
-                if self.reach_methods() or self.reach_attributes() or self.reach_effects():
+                if self.reach_methods() or self.reach_attributes() or self.reach_operators() or self.reach_effects():
                     continue
                 if not self.lazy_steps:
                     self.reach_files()
@@ -203,6 +204,7 @@ class _Walk:
             self.escaped.setdefault(name, set())
         self.attributes |= step.attributes
         self.patterns |= step.patterns
+        self.namespaces |= step.namespaces
         self.closure.standins |= step.standins
         self.closure.external |= step.external
         if step.whole or step.beside:
@@ -257,6 +259,16 @@ class _Walk:
                 self.take(self.resolver.attribute(module, (name,)))
                 found = True
         return found
+
+    def reach_operators(self) -> bool:
+        """Add operators of namespaces used as objects whose names are accessed somewhere; True when any was added."""
+        step = Step()
+        for module, namespace in self.namespaces:
+            for key, name in self.resolver.operators_of(module, namespace):
+                if key not in self.done and (not name or self.accessed(name)):
+                    step.needs.append((key, None))
+        self.take(step)
+        return bool(step.needs)
 
     # -- what is reached by importing -----------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from difftest.lift.effects import Effect, Mark, effect_nodes, find_effects, imports_for_effect
+from difftest.lift.operators import registered_namespaces
 from difftest.lift.source import (
     ANY,
     FunctionNode,
@@ -183,16 +184,15 @@ class Facts:
         """Modules that the file imports at top level."""
 
         def find() -> list[str]:
-            found: dict[str, None] = {}
-            for node in walk_statements(self.source.statements, live=True):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    for item in self.source.expand(node):
-                        found[item.loads or item.module] = None
-                        if item.attribute:
-                            found[f"{item.module}.{item.attribute}"] = None
-            return list(found) + [star.module for star in self.source.stars]
+            nodes = walk_statements(self.source.statements, live=True)
+            return _imported(self.source, nodes) + [star.module for star in self.source.stars]
 
         return self._get("file", "imported", find, list)  # type: ignore[no-any-return]
+
+    def imported_anywhere(self) -> list[str]:
+        """Modules that the file imports, also those that its functions do."""
+        find = lambda: _imported(self.source, ast.walk(self.source.tree))  # noqa: E731
+        return self._get("file", "imported anywhere", find, list)  # type: ignore[no-any-return]
 
     @property
     def computed(self) -> bool:
@@ -226,10 +226,18 @@ class Facts:
         """What binds a name, in source order."""
         return self._get("parts", name, lambda: list(_parts(self.source, name)), _revive_parts)  # type: ignore[no-any-return]
 
-    def registrations(self, operator: str) -> list[Part]:
-        """What registers a custom operator; any, when it is empty."""
-        find = lambda: [_registration(self.source, node) for _, node in self.source.registrations(operator)]  # noqa: E731
-        return self._get("operators", operator, find, _revive_parts)  # type: ignore[no-any-return]
+    def registrations(self, namespace: str, operator: str) -> list[Part]:
+        """What registers a custom operator."""
+        find = lambda: [_registration(self.source, n) for _, n in self.source.registrations(namespace, operator)]  # noqa: E731
+        return self._get("registrations", f"{namespace}::{operator}", find, _revive_parts)  # type: ignore[no-any-return]
+
+    @property
+    def operators(self) -> list[tuple[str, str]]:
+        """Operators that the file registers, see :attr:`SourceModule.operators`; of each namespace that it makes also
+        one without a name."""
+        find = lambda: self.source.operators + [(name, "") for name in sorted(registered_namespaces(self.source))]  # noqa: E731
+        revive = lambda v: [(namespace, name) for namespace, name in v]  # noqa: E731
+        return self._get("file", "operators", find, revive)  # type: ignore[no-any-return]
 
     @property
     def tables(self) -> frozenset[str]:
@@ -249,6 +257,17 @@ class Facts:
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------
+
+
+def _imported(source: SourceModule, nodes: Iterable[ast.AST]) -> list[str]:
+    found: dict[str, None] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for item in source.expand(node):
+                found[item.loads or item.module] = None
+                if item.attribute:
+                    found[f"{item.module}.{item.attribute}"] = None
+    return list(found)
 
 
 def _parts(source: SourceModule, name: str) -> Iterator[Part]:
@@ -530,6 +549,6 @@ def _write(fresh: dict[Path, dict[str, Any]]) -> None:
 def _version() -> str:
     """Changes when the code that finds facts does, or the Python that parses."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in ("facts.py", "source.py", "effects.py", "uses.py", "syntax.py"):
+    for name in ("facts.py", "source.py", "effects.py", "operators.py", "uses.py", "syntax.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()[:16]

@@ -390,7 +390,7 @@ class Loader:
         if not source.postpones_annotations and any(map(is_quoted, nodes)):
             changes.append(Unquoted())
         if any(map(concerns_operators, nodes)):
-            changes.append(OperatorNamespaces(self))
+            changes.append(OperatorNamespaces(self, source))
         if any(map(is_own_name, nodes)):
             changes.append(ProductionName(source.name))
         changed = copy.deepcopy(statement) if changes else statement
@@ -400,34 +400,23 @@ class Loader:
 
     # -- custom operators -----------------------------------------------------------------------------------------
 
-    def register_operator(self, module: ArmModule, operator: str) -> None:
+    def register_operator(self, module: ArmModule, namespace: str, operator: str) -> None:
         """Execute what registers a custom operator, found as the closure finds it: from the file that names it."""
-        source = module.__dict__["__difftest__"][1]
-        level: list[SourceModule] = [] if source is None else [source]
-        seen = {item.name for item in level}
-        for _ in range(3):
-            holders = [item for item in level if item.registrations(operator)]
-            for holder in holders:
-                target = self.module(holder.name)
-                executed = self._executed.setdefault(holder.name, {})
-                for index, kept in holder.registrations(operator):
-                    if "" in executed.setdefault(index, set()) or (holder.name, index, "") in self._running:
-                        continue
-                    used = self._names_at_load(holder, kept)
-                    self.need(target, holder, set(self._in_module(target, holder, used)))
-                    bound = holder.binds(kept) | holder.effects(kept)
-                    if not bound or not bound <= executed[index]:
-                        self._run(target, holder, index, kept, {"", *bound})
-                    executed[index].add("")
-            if holders:
-                return
-            names: dict[str, None] = {}
-            for item in level:
-                facts = self.sources.facts(item.name)
-                names.update(dict.fromkeys(facts.imported() if facts else ()))
-            found = [n for n in names if n not in seen and self.sources.owns(n) and not self.standins.key_for(n, None)]
-            seen.update(found)
-            level = [m for n in found if (m := self.sources.module(n)) is not None]
+        tree_name = module.__dict__["__difftest__"][2]
+        for name in resolver_of(self.sources, self.standins).registering(tree_name, namespace, operator):
+            target = self.module(name)
+            holder = self.sources.module(name)
+            assert holder is not None
+            executed = self._executed.setdefault(name, {})
+            for index, kept in holder.registrations(namespace, operator):
+                if "" in executed.setdefault(index, set()) or (name, index, "") in self._running:
+                    continue
+                used = self._names_at_load(holder, kept)
+                self.need(target, holder, set(self._in_module(target, holder, used)))
+                bound = holder.binds(kept) | holder.effects(kept)
+                if not bound or not bound <= executed[index]:
+                    self._run(target, holder, index, kept, {"", *bound})
+                executed[index].add("")
 
     def own_namespace(self, name: str) -> str:
         """The arm's own name for a namespace of operators."""

@@ -17,13 +17,14 @@ _OPERATOR = re.compile(r"(?P<namespace>[A-Za-z_]\w*)::(?P<rest>\w+(\.\w+)?\s*(\(
 _MAKES_NAMESPACE = re.compile(
     rb"(?:custom_op|triton_op|\bdefine)\(\s*[\"'](\w+)::|Library\(\s*[\"'](\w+)[\"']\s*,\s*[\"'](?:DEF|FRAGMENT)"
 )
-_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "c10d", "quantized", "higher_order", "torchvision", "inductor"})
+_TORCH_AS = re.compile(rb"\btorch\s+as\s+(\w+)")
+TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "c10d", "quantized", "higher_order", "torchvision", "inductor"})
 
 
 def registered_namespaces(source: SourceModule) -> set[str]:
     """Operator namespaces that a file adds operators to, torch's own left out."""
     found = {(a or b).decode() for a, b in _MAKES_NAMESPACE.findall(source.data)}
-    return found - _TORCH_NAMESPACES
+    return found - TORCH_NAMESPACES
 
 
 class Operators:
@@ -36,7 +37,7 @@ class Operators:
     def __getattr__(self, name: str) -> Any:
         import torch
 
-        if name.startswith("__") or name in _TORCH_NAMESPACES or not hasattr(torch.ops, "aten"):
+        if name.startswith("__") or name in TORCH_NAMESPACES or not hasattr(torch.ops, "aten"):
             return getattr(torch.ops, name)
         found: Any = getattr(torch.ops, name)
         if isinstance(found, types.ModuleType):  # a namespace, and not a function of torch.ops itself
@@ -59,7 +60,7 @@ class _Namespace:
             raise AttributeError(operator)
         import torch
 
-        self._loader.register_operator(self._module, operator)
+        self._loader.register_operator(self._module, self._name, operator)
         own = getattr(torch.ops, self._loader.own_namespace(self._name))
         if hasattr(own, operator):
             found = getattr(own, operator)
@@ -78,14 +79,17 @@ def concerns_operators(node: ast.AST) -> bool:
         return isinstance(node.value, str) and "::" in node.value
     if isinstance(node, ast.Attribute):
         return node.attr in ("ops", "Library")
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "torch" and any(alias.name == "ops" for alias in node.names)
     return isinstance(node, ast.Name) and node.id == "Library"
 
 
 class OperatorNamespaces(ast.NodeTransformer):
     """Gives the tree's custom operators a namespace of the arm's own, so that both arms can register theirs."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, source: SourceModule) -> None:
         self.loader = loader
+        self.torch = {"torch", *(name.decode() for name in _TORCH_AS.findall(source.data))}
 
     def _owned(self, namespace: str) -> bool:
         return namespace in self.loader.namespaces or self.loader.sources.owns(namespace)
@@ -99,9 +103,19 @@ class OperatorNamespaces(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        if node.attr == "ops" and isinstance(node.value, ast.Name) and node.value.id == "torch":
+        if node.attr == "ops" and isinstance(node.value, ast.Name) and node.value.id in self.torch:
             return ast.copy_location(ast.Name("__difftest_ops__", ast.Load()), node)
         return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        """`from torch import ops` binds the arm's own."""
+        if not concerns_operators(node):
+            return node
+        rest = [alias for alias in node.names if alias.name != "ops"]
+        body: list[ast.stmt] = [ast.ImportFrom(node.module, rest, node.level)] if rest else []
+        bound: list[ast.expr] = [ast.Name(a.asname or a.name, ast.Store()) for a in node.names if a.name == "ops"]
+        body.append(ast.Assign(bound, ast.Name("__difftest_ops__", ast.Load())))
+        return ast.fix_missing_locations(ast.copy_location(ast.If(ast.Constant(True), body, []), node))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)

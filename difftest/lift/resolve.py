@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from difftest.errors import LiftError
 from difftest.lift.effects import Mark
 from difftest.lift.facts import Code, Facts, Method
+from difftest.lift.operators import TORCH_NAMESPACES
 from difftest.lift.source import Chain, Import
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
@@ -85,6 +89,8 @@ class Step:
         whole: words by which code reads what a digest leaves out, see :class:`difftest.lift.uses.Uses`.
         beside: files that code reads beside its own.
         lazy: imports that run when the code does, as (import, chains read from what it binds).
+        namespaces: where operators are used whose names are not known, as (module, namespace); the namespace is empty
+            where it is not known either.
     """
 
     needs: list[tuple[Key, Key | None]] = field(default_factory=list)
@@ -98,6 +104,7 @@ class Step:
     whole: set[str] = field(default_factory=set)
     beside: list[Beside] = field(default_factory=list)
     lazy: list[tuple[Import, tuple[Chain, ...]]] = field(default_factory=list)
+    namespaces: set[tuple[str, str]] = field(default_factory=set)
 
 
 _NOT_READ = (".so", ".pyd", ".dylib", ".pyc", ".pyi", ".md")
@@ -108,6 +115,12 @@ def _parts_of(path: str, folder: str) -> set[str]:
     below = path.removeprefix(folder).lstrip("/")
     parts = below.split("/")
     return {*parts, *("/".join(parts[n:]) for n in range(len(parts)))}
+
+
+def _around(module: str) -> list[str]:
+    """The packages around a module, the inmost first."""
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]
 
 
 @dataclass
@@ -134,10 +147,12 @@ class Resolver:
         self._imported_with: dict[str, tuple[str, ...]] = {}
         self._effects: dict[str, ImportEffects] = {}
         self._beside: dict[Beside, tuple[str, ...]] = {}
+        self._imported_by: dict[str, tuple[str, ...]] = {}
+        self._operators: dict[tuple[str, str, str], tuple[str, ...]] = {}
         self.closures: dict[tuple[str, ...], Any] = {}  # see :func:`difftest.lift.closure.find_closure`
 
     def definition(self, key: Key) -> Definition:
-        """What binds a name of a module; `table['x']` is an entry of a table, `<operator x>` what registers it.
+        """What binds a name of a module; `table['x']` is an entry of a table, `<operator a.x>` what registers it.
 
         Raises:
             LiftError: a file that it leads to cannot be parsed.
@@ -151,7 +166,8 @@ class Resolver:
         assert facts is not None
         qualname = key[1]
         if qualname.startswith("<operator "):
-            parts = facts.registrations(qualname[len("<operator ") : -1])
+            namespace, _, operator = qualname[len("<operator ") : -1].partition(".")
+            parts = facts.registrations(namespace, operator)
         elif qualname.endswith("]"):
             table, _, entry = qualname.partition("[")
             parts = [part for name, part in facts.entries(entry[1:-2]) if name == table]
@@ -221,7 +237,11 @@ class Resolver:
         for text in sorted(uses.references):
             step.lazy += [(item, ((),)) for item in self._reference(facts, text)]
         for namespace, operator in sorted(uses.ops):
-            self._operator(step, facts, namespace, operator, key)
+            if not operator:
+                step.namespaces.add((facts.name, namespace))
+                continue
+            for holder in self.registering(facts.name, namespace, operator):
+                step.needs.append(((holder, f"<operator {namespace}.{operator}>"), key))
 
     def name(self, step: Step, module: str, name: str, chains: Iterable[Chain], via: Key | None) -> None:
         """A global name used in `module`: a definition, an import, a builtin, or nothing known."""
@@ -305,21 +325,57 @@ class Resolver:
             return [Import("", parent, last)]
         return []
 
-    def _operator(self, step: Step, facts: Facts, namespace: str, operator: str, via: Key) -> None:
-        """What registers a custom operator: in the same file, else in one that it imports, or that these import."""
-        seen = {facts.name}
-        level = [facts]
-        for _ in range(3):
-            holders = [f for f in level if f.registrations(operator)]
-            for holder in holders:
-                step.needs.append(((holder.name, f"<operator {operator}>"), via))
-            if holders or not self.sources.owns(namespace):
-                return
-            names = [n for f in level for n in f.imported() if n not in seen and self.sources.owns(n)]
-            seen.update(names)
-            level = [
-                f for n in dict.fromkeys(names) if not self.standins.key_for(n, None) if (f := self.sources.facts(n))
-            ]
+    def registering(self, module: str, namespace: str, operator: str) -> tuple[str, ...]:
+        """Modules that register a custom operator which code of `module` names: of those that it imports, directly or
+        not, all that are seen to do so, else the first that has the name in a statement which may."""
+        key = (module, namespace, operator)
+        if key not in self._operators:
+            files = self._registering_files(module, namespace)
+            texts = {(namespace, operator), ("", operator), ("", "")}
+            seen = [facts.name for facts in files if not texts.isdisjoint(facts.operators)]
+            may = (facts.name for facts in files if facts.registrations(namespace, operator))
+            self._operators[key] = tuple(seen or itertools.islice(may, 1))
+        return self._operators[key]
+
+    def operators_of(self, module: str, namespace: str) -> list[tuple[Key, str]]:
+        """(what registers it, name) of the operators of a namespace, or of all, that code of `module` may use."""
+        files = self._registering_files(module, namespace)
+        spaces = {namespace}
+        if not namespace or self.sources.owns(namespace) or any(s == namespace for f in files for s, _ in f.operators):
+            spaces.add("")  # a file that does not say its namespace may mean this one
+        return [
+            ((facts.name, f"<operator {space or namespace}.{operator}>"), operator)
+            for facts in files
+            for space, operator in facts.operators
+            if space in spaces or not namespace
+        ]
+
+    def _registering_files(self, module: str, namespace: str) -> list[Facts]:
+        """Files that may register operators of a namespace that code of `module` uses."""
+        compiled = f"torch.ops.{namespace}" in self.standins.items
+        names = () if namespace in TORCH_NAMESPACES else (module,) if compiled else self.imported_by(module)
+        return [facts for name in names if (facts := self.sources.facts(name)) is not None]
+
+    def imported_by(self, module: str) -> tuple[str, ...]:
+        """Modules of the tree that are loaded when the functions of `module` have run: itself, what it imports,
+        the packages around these, and what they import in turn; the nearest first."""
+        if module not in self._imported_by:
+            facts = self.sources.facts(module)
+            found = {module: None}
+            level = [*_around(module), *facts.imported(), *facts.imported_anywhere()] if facts is not None else []
+            while level:
+                names = dict.fromkeys(part for name in level for part in (name, *_around(name)))
+                level = []
+                for name in names:
+                    if name in found or not self.sources.owns(name) or self.standins.key_for(name, None):
+                        continue
+                    facts = self.sources.facts(name)
+                    if facts is not None:
+                        with contextlib.suppress(LiftError):  # a file that cannot be parsed registers nothing
+                            level += facts.imported()
+                            found[name] = None
+            self._imported_by[module] = tuple(found)
+        return self._imported_by[module]
 
     def files_beside(self, beside: Beside) -> tuple[str, ...]:
         """The files that code reads beside its own."""
@@ -338,9 +394,7 @@ class Resolver:
         """Modules with effects that run when `module` is imported: itself, the packages around it, what these import,
         and what is imported for its effect only, again and again."""
         if module not in self._imported_with:
-            around = [module]
-            while "." in around[-1]:
-                around.append(around[-1].rpartition(".")[0])
+            around = [module, *_around(module)]
             found: dict[str, None] = {}
             todo = around[::-1]
             for name in around:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -310,16 +310,56 @@ class SourceModule:
         assert kept is not None
         return kept
 
-    def registrations(self, operator: str) -> list[tuple[int, ast.stmt]]:
-        """(index, part) of the top-level statements whose purpose is to register the operator: they hold its name
-        as a string; those of every operator when it is empty."""
-        if operator.encode() not in self.data:
+    def registrations(self, namespace: str, operator: str) -> list[tuple[int, ast.stmt]]:
+        """(index, part) of the top-level statements whose purpose is to register the operator: they, or the file's own
+        functions that they call, hold its name as a string, or compute the name of what they register."""
+        if operator.encode() not in self.data and not _REGISTERS.search(self.data):
             return []
         found = []
         for index, node in enumerate(self.statements):
-            kept = _prune(node, lambda inner: _registers(inner, operator), set())
+            kept = _prune(node, lambda inner: self._registers(inner, namespace, operator), set())
             if kept is not None:
                 found.append((index, kept))
+        return found
+
+    @cached_property
+    def operators(self) -> list[tuple[str, str]]:
+        """(namespace, name) of the operators that the file is seen to register, as strings in it say: the namespace is
+        empty where they leave it out, the name where it is computed."""
+        found: set[tuple[str, str]] = set()
+        for node in walk_statements(self.statements, live=True) if _REGISTERS.search(self.data) else ():
+            parts = self._registering(node)
+            if is_registration(node) or len(parts) > 1:
+                found.update((match["namespace"] or "", match["name"]) for match in _operator_names(parts))
+                if _computes_operator(parts):
+                    found.add(("", ""))
+        return sorted(found)
+
+    def _registers(self, node: ast.stmt, namespace: str, operator: str) -> bool:
+        parts = self._registering(node)
+        return _computes_operator(parts) or any(
+            match["name"] == operator and match["namespace"] in (None, namespace) for match in _operator_names(parts)
+        )
+
+    def _registering(self, node: ast.stmt) -> list[ast.AST]:
+        """What may register operators of a statement, and the file's own functions that do so when it runs."""
+        parts = _registering(node)
+        for part in parts if self._registering_functions else ():  # grows: functions that these functions call
+            names = {inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name)}
+            parts += [f for name, f in self._registering_functions.items() if name in names and f not in parts]
+        return parts
+
+    @cached_property
+    def _registering_functions(self) -> dict[str, FunctionNode]:
+        """The file's own functions that register operators when they are called."""
+        found: dict[str, FunctionNode] = {}
+        if not _REGISTERS.search(self.data):
+            return found
+        functions = [n for n in walk_statements(self.statements, live=True) if isinstance(n, _FUNCTIONS)]
+        for _ in range(4):  # helpers of helpers
+            for function in functions:
+                if any(last_name(call) in _REGISTRARS or last_name(call) in found for call in _calls(function.body)):
+                    found[function.name] = function
         return found
 
 
@@ -585,31 +625,45 @@ def replace_fields(node: _N, **changes: object) -> _N:
 
 def is_registration(node: ast.stmt) -> bool:
     """Whether a statement registers a custom operator."""
-    return _registers(node, "")
-
-
-def _registers(node: ast.stmt, operator: str) -> bool:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        parts: list[ast.AST] = [node]
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-        parts = [node.value]
-    elif isinstance(node, _FUNCTIONS):
-        parts = list(node.decorator_list)
-    else:
-        return False
-    strings = [
-        n.value for part in parts for n in ast.walk(part) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    ]
-    if not operator:
-        return any("::" in s for s in strings) or any(last_name(p) in _REGISTRARS for p in _calls(parts))
-    return any(s.rpartition("::")[2].split("(")[0].split(".")[0] == operator for s in strings)
+    parts = _registering(node)
+    return any("::" in text for text in _strings(parts)) or any(last_name(c) in _REGISTRARS for c in _calls(parts))
 
 
 _REGISTRARS = frozenset({"custom_op", "triton_op", "define", "impl", "direct_register_custom_op"})
+_REGISTERS = re.compile(rb"::|\blibrary\b|Library|custom_op|triton_op")
+_OPERATOR = re.compile(r"(?:(?P<namespace>\w+)::)?(?P<name>\w+)(?=[.(]|\Z)")
 
 
-def _calls(parts: list[ast.AST]) -> Iterator[ast.expr]:
-    return (n.func for part in parts for n in ast.walk(part) if isinstance(n, ast.Call))
+def _registering(node: ast.stmt) -> list[ast.AST]:
+    """What may register an operator of a simple statement or a definition."""
+    if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
+        return [node.value]
+    return [ast.Tuple(node.decorator_list)] if isinstance(node, _FUNCTIONS) and node.decorator_list else []
+
+
+def _operator_names(parts: Iterable[ast.AST]) -> Iterator[re.Match[str]]:
+    return (match for text in _strings(parts) if (match := _OPERATOR.match(text)))
+
+
+def _computes_operator(parts: Sequence[ast.AST]) -> bool:
+    """Whether the name of an operator is computed: by the statement, or by a function that it gives no string to."""
+    return any(map(_computes_name, _calls(parts[:1]))) or (
+        not any(_strings(parts[:1])) and any(map(_computes_name, _calls(parts[1:])))
+    )
+
+
+def _computes_name(call: ast.Call) -> bool:
+    named = [*call.args[:2], *(k.value for k in call.keywords if k.arg in ("name", "op_name", "qualname", "schema"))]
+    return last_name(call) in _REGISTRARS and not any(isinstance(argument, ast.Constant) for argument in named)
+
+
+def _strings(parts: Iterable[ast.AST]) -> Iterator[str]:
+    nodes = (n for part in parts for n in ast.walk(part))
+    return (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+
+
+def _calls(parts: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    return (n for part in parts for n in ast.walk(part) if isinstance(n, ast.Call))
 
 
 def last_name(node: ast.expr) -> str:

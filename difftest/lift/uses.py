@@ -112,9 +112,13 @@ def _note_reading(module: SourceModule, node: ast.AST, finder: _UseFinder) -> No
         found.files.add(MODULES)
     imports = [item for name in found.names for item in module.imports_of(name)] + found.imports
     for item in imports:
-        chains = found.chains.get(item.bound, ()) or found.local_chains.get(item.bound, ()) or ((),)
+        chains = found.chains.get(item.bound, set()) | found.local_chains.get(item.bound, set())
         start = item.module if item.attribute is None else f"{item.module}.{item.attribute}"
         for chain in chains:
+            read = [*start.split("."), *chain, "", ""]
+            if read[:2] == ["torch", "ops"]:
+                found.ops.add((read[2], read[3]))
+        for chain in chains or ((),):
             name = ".".join([start, *chain])
             if any(name == other or name.startswith(other + ".") for other in _RESOURCES):
                 found.files.add(DATA)
@@ -323,8 +327,6 @@ class _UseFinder:
         chain.reverse()
         self.found.attributes.update(chain)
         if isinstance(inner, ast.Name):
-            if chain[0] == "ops" and len(chain) >= 2 and inner.id == "torch":
-                self.found.ops.add((chain[1], chain[2] if len(chain) > 2 else ""))
             self.note(inner.id, tuple(chain), scopes)
         else:
             self.visit(inner, scopes)

@@ -139,10 +139,85 @@ def test_what_registers_an_operator_is_in_the_closure_and_its_schema_counts(text
         return closure.digest, names(closure)
 
     before, pieces = digest(text)
-    assert "oppkg.m:<operator scale>" in pieces
+    assert "oppkg.m:<operator oppkg.scale>" in pieces
     assert digest("\n\n    # moved down\n" + text)[0] == before
     assert digest(text, "5")[0] != before
     if "by: " in text:
         assert digest(text.replace("by: int", "by: float").replace('by: "int"', "by: float"))[0] != before
     if text is DIRECT:
         assert digest(text, helper=HELPER.replace('"CPU"', '"CUDA"'))[0] != before
+
+
+OP = "import torch\n@torch.library.custom_op('{ns}::dbl', mutates_args=())\ndef dbl(x: torch.Tensor) -> torch.Tensor: return x * {value}\ndef other(x): return x\n"
+CALLS = "import torch\nimport pkg.k\ndef f(x): return torch.ops.{ns}.dbl(x)\n"
+SET_UP = """
+    from torch.library import Library
+    def g(x): return x * {value}
+    def setup():
+        global lib
+        lib = Library("{ns}", "FRAGMENT")
+        lib.define("dbl(Tensor x) -> Tensor")
+        lib.impl("dbl", g, "CPU")
+    setup()
+    """
+COMPUTES = """
+    import torch
+    NAME = "d" + "bl"
+    lib = torch.library.Library("{ns}", "FRAGMENT")
+    lib.define(NAME + "(Tensor x) -> Tensor")
+    lib.impl(NAME, lambda x: x * {value}, "CPU")
+    """
+BESIDE = "import torch\nlib = torch.library.Library('{ns}', 'FRAGMENT')\nlib.define('dbl(Tensor x) -> Tensor')\ndef impl(x): return x * {value}\nlib.impl('dbl', impl, 'CPU')\n"
+FAR = {
+    "m.py": CALLS,
+    "k.py": "import pkg.k1",
+    "k1.py": "import pkg.k2",
+    "k2.py": "import pkg.k3",
+    "k3.py": "import pkg.k4",
+}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"m.py": CALLS, "k.py": OP},
+        {"m.py": CALLS.replace("import pkg.k", "from pkg.k import other"), "k.py": OP},
+        {"m.py": CALLS.replace("import pkg.k", "import torch as T").replace("torch.ops", "T.ops") + "import pkg.k\n", "k.py": OP},
+        {"m.py": CALLS.replace("pkg.k", "pkg.k\nfrom torch import ops, nn").replace("torch.ops", "ops"), "k.py": OP},
+        {"m.py": CALLS.replace("pkg.k", "pkg.k\nOPS = torch.ops").replace("torch.ops.", "OPS."), "k.py": OP},
+        {"m.py": "import torch\ndef f(x):\n    from pkg.k import other\n    return torch.ops.{ns}.dbl(x)\n", "k.py": OP},
+        {"m.py": CALLS.replace("pkg.k", "pkg.p.a"), "p/__init__.py": "from . import k", "p/a.py": "", "p/k.py": OP},
+        {**FAR, "k4.py": OP},
+        {"m.py": CALLS + "print('dbl')\n", "k.py": OP},
+        {"m.py": CALLS, "k.py": SET_UP},
+        {"m.py": CALLS, "k.py": COMPUTES},
+        {"m.py": CALLS, "k.py": BESIDE},
+        {"m.py": CALLS.replace(".dbl(x)", ".dbl.default(x)"), "k.py": DEFINE.replace("scale", "dbl")},
+    ],
+)  # fmt: skip
+def test_an_operator_registered_in_another_file_is_in_the_closure_and_is_what_runs(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    namespace = f"liftfar{next(_number)}"
+    found = []
+    for value in ("2", "3"):
+        texts = {
+            f"pkg/{path}": text.replace("{ns}", namespace).replace("{value}", value) for path, text in files.items()
+        }
+        texts.setdefault("pkg/__init__.py", "")
+        result = arm_of(tmp_path, texts).get("pkg.m:f")(torch.ones(1)).item()
+        found.append((result, closure_of(texts, "pkg.m:f").digest))
+    assert [result for result, _ in found] == [2, 3]
+    assert found[0][1] != found[1][1]
+
+
+def test_an_operator_of_another_name_or_namespace_does_not_count() -> None:
+    files = {"pkg/__init__.py": "", "pkg/m.py": CALLS.replace("{ns}", "one")}
+    registers = OP.replace("{ns}", "one").replace("{value}", "2")
+    others = [OP.replace("{ns}", "two").replace("def dbl", "def two"), OP.replace("{ns}", "one").replace("dbl", "half")]
+    digests = {
+        closure_of({**files, "pkg/k.py": registers + text.replace("{value}", value)}, "pkg.m:f").digest
+        for text in others
+        for value in ("2", "3")
+    }
+    assert len(digests) == 1
