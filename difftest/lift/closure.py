@@ -35,6 +35,7 @@ class Closure:
         broken: files that cannot be parsed, reached only through imports inside functions; path and content id.
         effects: what importing a module changes of the closure: (module, definition, whether by a lazy import).
         shared: what importing changes outside the tree: digest -> file, line and text.
+        failures: what makes imports fail that the code tries: digest -> file, line and text.
         whole: words by which the code reads what a digest of syntax leaves out; whole files count then.
         data: files that code reads beside its own, by path, with their content ids.
     """
@@ -48,6 +49,7 @@ class Closure:
     broken: set[tuple[str, str]] = field(default_factory=set)
     effects: dict[tuple[str, Key], bool] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     data: dict[str, str] = field(default_factory=dict)
     _digest: str = ""
@@ -61,6 +63,7 @@ class Closure:
             lines += [f"broken {path} {blob}" for path, blob in self.broken]
             lines += [f"missing {what}" for what, _ in self.missing]
             lines += [f"shared {digest}" for digest in self.shared]
+            lines += [f"failure {digest}" for digest in self.failures]
             lines += [f"file {path} {blob}" for path, blob in self.data.items()]
             self._digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
         return self._digest
@@ -205,6 +208,7 @@ class _Walk:
         self.attributes |= step.attributes
         self.patterns |= step.patterns
         self.namespaces |= step.namespaces
+        self.closure.failures |= step.failures
         self.closure.standins |= step.standins
         self.closure.external |= step.external
         if step.whole or step.beside:

@@ -200,6 +200,18 @@ class Facts:
         return self._get("file", "computed", lambda: [bool(self.source.computed)], lambda v: v)[0]  # type: ignore[no-any-return]
 
     @property
+    def may_fail(self) -> list[tuple[str, str, list[str]]]:
+        """(digest, line and text, modules imported) of the statements by which importing the file may fail."""
+
+        def find() -> list[tuple[str, str, list[str]]]:
+            return [
+                (syntax_hash(node), f"{self.path}:{node.lineno} {ast.unparse(node).splitlines()[0][:80]}", modules)
+                for node, modules in self.source.may_fail
+            ]
+
+        return self._get("file", "may fail", find, lambda v: [(a, b, list(c)) for a, b, c in v])  # type: ignore[no-any-return]
+
+    @property
     def effects(self) -> list[Effect]:
         """What importing the file changes besides its own names."""
         return self._get("file", "effects", lambda: find_effects(self.source), _revive_effects)  # type: ignore[no-any-return]
@@ -481,6 +493,7 @@ def _revive_uses(data: dict[str, Any]) -> Uses:
         set(data.get("whole", ())),
         set(data.get("files", ())),
         set(data.get("strings", ())),
+        set(data.get("tried", ())),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import importlib.util
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -91,6 +93,7 @@ class Step:
         lazy: imports that run when the code does, as (import, chains read from what it binds).
         namespaces: where operators are used whose names are not known, as (module, namespace); the namespace is empty
             where it is not known either.
+        failures: what makes the import of a module fail which code tries to import: digest -> file, line and text.
     """
 
     needs: list[tuple[Key, Key | None]] = field(default_factory=list)
@@ -105,6 +108,7 @@ class Step:
     beside: list[Beside] = field(default_factory=list)
     lazy: list[tuple[Import, tuple[Chain, ...]]] = field(default_factory=list)
     namespaces: set[tuple[str, str]] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 _NOT_READ = (".so", ".pyd", ".dylib", ".pyc", ".pyi", ".md")
@@ -236,6 +240,8 @@ class Resolver:
             step.lazy.append((item, tuple(sorted(chains)) or ((),)))
         for text in sorted(uses.references):
             step.lazy += [(item, ((),)) for item in self._reference(facts, text)]
+        for module in sorted(uses.tried):
+            step.failures |= self.failures(module)
         for namespace, operator in sorted(uses.ops):
             if not operator:
                 step.namespaces.add((facts.name, namespace))
@@ -412,6 +418,23 @@ class Resolver:
             self._imported_with[module] = tuple(name for name in found if self.effects(name))
         return self._imported_with[module]
 
+    def failures(self, module: str) -> dict[str, str]:
+        """What makes importing a module fail, as far as its own file says: it raises, or imports what is not there."""
+        facts = self.sources.facts(module) if self.sources.owns(module) else None
+        if facts is None or self.standins.key_for(module, None):
+            return {}
+        return {
+            digest: text
+            for digest, text, modules in facts.may_fail
+            if not modules or not all(map(self._is_there, modules))
+        }
+
+    def _is_there(self, module: str) -> bool:
+        if self.sources.owns(module):
+            replaced = self.standins.key_for(module, None) is not None or self.standins.is_built(module)
+            return replaced or self.sources.facts(module) is not None
+        return _is_installed(module.partition(".")[0])
+
     def effects(self, module: str) -> ImportEffects:
         """What importing a module changes besides its own names."""
         if module not in self._effects:
@@ -497,6 +520,14 @@ class Resolver:
         if key is None:
             return False
         step.standins.add(key)
+        return True
+
+
+@functools.cache
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # it is loaded, but not by an import
         return True
 
 

@@ -219,6 +219,23 @@ class SourceModule:
         return found
 
     @cached_property
+    def may_fail(self) -> list[tuple[ast.stmt, list[str]]]:
+        """Top-level statements by which importing the file may fail: those that raise or assert, and imports, each with
+        the modules that it imports."""
+        found: list[tuple[ast.stmt, list[str]]] = []
+        for top in self.statements:
+            inner = list(walk_statements([top], live=True))
+            if any(isinstance(node, ast.Raise | ast.Assert) for node in inner):
+                found.append((top, []))
+            elif not any(isinstance(node, ast.Try) for node in inner):
+                for node in inner:
+                    if isinstance(node, ast.Import | ast.ImportFrom):
+                        names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
+                        level = getattr(node, "level", 0)
+                        found.append((node, [self.absolute(name, level) for name in names]))
+        return found
+
+    @cached_property
     def exports(self) -> list[str] | None:
         """`__all__` when it is plain lists of strings, else None."""
         names: list[str] = []

@@ -38,6 +38,7 @@ class Uses:
         whole: words by which the code reads what a digest of syntax leaves out: docstrings, lines, annotations.
         files: it reads files that lie beside its own, or imports modules whose names begin with a constant: DATA,
             MODULES, ABOVE (those of the whole package), NAMED (all by constants). strings: these constants.
+        tried: modules that are imported in a `try`, which does something else when that fails.
     """
 
     names: set[str] = field(default_factory=set)
@@ -52,6 +53,7 @@ class Uses:
     whole: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     strings: set[str] = field(default_factory=set)
+    tried: set[str] = field(default_factory=set)
 
 
 DATA, MODULES, ABOVE, NAMED = "data", "modules", "above", "named"
@@ -267,6 +269,15 @@ class _UseFinder:
     def import_(self, node: ast.Import | ast.ImportFrom, scopes: Scopes) -> None:
         self.found.imports += self.module.expand(node)
 
+    def try_(self, node: ast.Try, scopes: Scopes) -> None:
+        for inner in walk_statements(node.body) if node.handlers else ():
+            if isinstance(inner, ast.Import | ast.ImportFrom):
+                for item in self.module.expand(inner):
+                    self.found.tried.add(item.loads or item.module)
+                    if item.attribute:
+                        self.found.tried.add(f"{item.module}.{item.attribute}")
+        self.children(node, scopes)
+
     def if_(self, node: ast.If, scopes: Scopes) -> None:
         truth = static_truth(node.test)
         if truth is None:
@@ -391,6 +402,7 @@ _VISITORS: dict[type[ast.AST], Callable[[Any, Any, Scopes], None]] = {
     ast.Import: _UseFinder.import_,
     ast.ImportFrom: _UseFinder.import_,
     ast.If: _UseFinder.if_,
+    ast.Try: _UseFinder.try_,
     ast.Name: _UseFinder.name,
     ast.Global: _UseFinder.global_,
     ast.ListComp: _UseFinder.comprehension,

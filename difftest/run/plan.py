@@ -296,13 +296,19 @@ def _unlike_syntax(base: Closure, head: Closure) -> list[str]:
 
 
 def _unapplied(base: Closure, head: Closure) -> str:
-    """What importing changes in one arm only of what both share, such as torch's settings and the environment."""
-    found = [f"base {text}" for digest, text in base.shared.items() if digest not in head.shared]
-    found += [f"head {text}" for digest, text in head.shared.items() if digest not in base.shared]
-    if not found:
-        return ""
-    more = f" and {len(found) - 2} more" if len(found) > 2 else ""
-    return f"importing changes what both arms share, which is not applied here: {', '.join(found[:2])}{more}"
+    """What importing does in one arm only and not here: it changes what both share, such as torch's settings and the
+    environment, or it fails where the code goes on without."""
+    reasons = (
+        (base.shared, head.shared, "importing changes what both arms share, which is not applied here"),
+        (base.failures, head.failures, "an import that the code tries may fail, which it does not here"),
+    )
+    for left, right, reason in reasons:
+        found = [f"base {text}" for digest, text in left.items() if digest not in right]
+        found += [f"head {text}" for digest, text in right.items() if digest not in left]
+        if found:
+            more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+            return f"{reason}: {', '.join(found[:2])}{more}"
+    return ""
 
 
 def _close(name: str, names: Sequence[str]) -> str:

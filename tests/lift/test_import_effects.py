@@ -293,6 +293,10 @@ TARGETS = tuple(Target(f"small.{name}", (f"{name}.m:f",), cases) for name in NAM
 
 F = "def f(x): return x\n"
 NUMBERED = "import os\nos.environ.setdefault('QQ', '1')\n" + F
+TRIES = "try:\n    from .h import q\nexcept ImportError:\n    def q(x): return -x\ndef f(x): return q(x)\n"
+TRIES_LATE = (
+    "def f(x):\n    try:\n        from . import h\n    except ImportError:\n        return -x\n    return h.q(x)\n"
+)
 MISSING = "from .h import gone\ndef f(x): return gone(x)\n"
 # name: (base, head, verdict, part of the reason or of the mismatch)
 RUNS: dict[str, tuple[dict[str, str], dict[str, str], str, str]] = {
@@ -314,6 +318,9 @@ RUNS: dict[str, tuple[dict[str, str], dict[str, str], str, str]] = {
     "third": ({"m": F}, {"m": "import no_such_package as n\ndef f(x): return n.k(x)\n"}, "unmeasured", "no_such_package"),
     "compiled": ({"m": F}, {"m": "from ._C import k\ndef f(x): return x + k\n"}, "unmeasured", "_C"),
     "settings": ({"m": F}, {"m": NUMBERED}, "unmeasured", "os.environ.setdefault('QQ', '1')"),
+    "tried": ({"m": TRIES, "h": PLAIN_H}, {"m": TRIES, "h": PLAIN_H + "raise ImportError('no')\n"}, "unmeasured", "head tried/h.py:2 raise ImportError('no')"),
+    "tried_late": ({"m": TRIES_LATE, "h": PLAIN_H}, {"m": TRIES_LATE, "h": "import no_such_package\n" + PLAIN_H}, "unmeasured", "import no_such_package"),
+    "tried_well": ({"m": TRIES, "h": PLAIN_H}, {"m": TRIES, "h": "import json\nfrom . import m\n" + PLAIN_H}, "identical", ""),
     "names": (
         {"m": "import pathlib\nclass K: pass\ndef f(x): return pathlib.Path(__file__), __name__, str(K), K.__module__, __file__, {K.__module__: 1}\n"},
         {"m": "import pathlib\nclass K: pass\ndef f(x): return pathlib.Path(__file__), __name__, str(K) + '', K.__module__, __file__, {K.__module__: 1}\n"},
