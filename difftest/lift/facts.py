@@ -163,6 +163,10 @@ class Facts:
         found: int = self._get("last", name, lambda: self.source.bindings[name][-1], int)
         return found
 
+    def replaces(self, name: str) -> int:
+        """Index of the last top-level statement that binds a name whatever it was before; -1 when there is none."""
+        return self._get("replaces", name, lambda: self.source.replaces(name), int)  # type: ignore[no-any-return]
+
     @property
     def stars(self) -> list[Star]:
         """Star imports at top level, weakest first."""

@@ -12,6 +12,7 @@ import __future__
 
 import ast
 import builtins
+import contextlib
 import copy
 import importlib
 import sys
@@ -318,11 +319,27 @@ class Loader:
             }
             kept = source.prune(source.statements[index], left) if left else None
             if kept is not None:
+                for name in left - state.keys():
+                    if (beneath := self.sources.beneath(source.name, name)) is not None:
+                        self._take(module, beneath, name)
                 self._run(module, source, index, kept, left)
         for other in (source.name,) if self._running else tuple(self._effects):
             loaded = vars(self.modules[other]) if other in self.modules else {}
             for name in [n for n, holders in self._effects.get(other, {}).items() if holders and n in loaded]:
                 self._run_effects(other, name)
+
+    def _take(self, module: ArmModule, other: str, name: str) -> None:
+        """What a star import takes of another module, if it has it: it may have deleted the name."""
+        with contextlib.suppress(AttributeError):
+            module.__dict__[name] = getattr(self.module(other), name)
+
+    def _take_all(self, source: SourceModule) -> None:
+        """What the star imports of a module take, for code that looks at its namespace as a whole."""
+        module = self.module(source.name)
+        for name in sorted(self.sources.names(source.name) - module.__dict__.keys()):
+            provider = self.sources.provider(source.name, name)
+            if provider is not None and provider.name != source.name:
+                self._take(module, provider.name, name)
 
     def _in_module(self, module: ArmModule, source: SourceModule, names: set[str]) -> list[str]:
         """Those of the names that the module itself binds; what it has from a star import is put into it."""
@@ -361,6 +378,7 @@ class Loader:
             kept, _ = class_pieces(kept)
         uses = find_uses(source, kept)
         if uses.namespace:
+            self._take_all(source)
             uses.names.update(source.bindings)
         if isinstance(kept, ast.Expr) and REGISTRATION.search(ast.dump(kept)):
             for name in list(uses.names):  # the schema of an operator is read off the annotations of its function
@@ -470,6 +488,8 @@ class Loader:
         stub = ast.Module(body=list(methods), type_ignores=[])
         uses = find_uses(source, stub)
         used = uses.names | set(source.bindings) if uses.namespace else uses.names
+        if uses.namespace:
+            self._take_all(source)
         self.need(module, source, set(self._in_module(module, source, used)))
         if isinstance(found := vars(owner).get(name), LazyMethod) and found.number != number:
             return found

@@ -227,7 +227,7 @@ class Resolver:
             path = (self.sources.facts(around) or facts).path
             folder = path.rpartition("/")[0] if path.endswith(".py") else path  # a namespace package has no file
             step.beside.append(Beside(folder, frozenset(uses.strings), MODULES in uses.files, NAMED in uses.files))
-        names = sorted(facts.binds) if uses.namespace else sorted(uses.names)
+        names = sorted(self.sources.names(facts.name) if uses.namespace else uses.names)
         for name in names:
             if key[1] == "__getattr__" and name in facts.tables:
                 continue  # only the entries that are asked for count
@@ -264,6 +264,8 @@ class Resolver:
             return
         key = (provider.name, name)
         step.needs.append((key, via))
+        if (beneath := self.sources.beneath(provider.name, name)) is not None:
+            self.name(step, beneath, name, chains, key)
         for item in provider.imports_of(name):
             self._follow(step, item, chains, key)
         if () in chains:

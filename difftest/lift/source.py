@@ -100,6 +100,10 @@ class SourceModule:
         """Indices of the statements that bind or change a name, or may do so."""
         return self.bindings.get(name, self.computed)
 
+    def replaces(self, name: str) -> int:
+        """Index of the last top-level statement that binds a name whatever it was before; -1 when there is none."""
+        return max((i for i in self.bindings.get(name, ()) if _replaces(self.statements[i], name)), default=-1)
+
     def binds(self, node: ast.stmt) -> frozenset[str]:
         """Names that a top-level statement binds in the module's namespace; ANY when it binds computed ones."""
         key = id(node)
@@ -421,6 +425,15 @@ def bound_names(node: ast.AST) -> Iterator[str]:
                 todo += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
                 todo.append(value)
+
+
+def _replaces(node: ast.stmt, name: str) -> bool:
+    if name not in bound_names(node) or isinstance(node, ast.Delete):
+        return False
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        reads = [] if node.value is None else [inner for inner in ast.walk(node.value) if isinstance(inner, ast.Name)]
+        return name not in {inner.id for inner in reads}
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 _NAMESPACES = re.compile(rb"\bexec\(|globals\(|vars\(|locals\(|\.modules\[__name__")

@@ -133,6 +133,27 @@ class Sources:
             return facts if self.facts(f"{module}.{name}") is None else None
         return facts if own >= 0 else None
 
+    def beneath(self, module: str, name: str) -> str | None:
+        """The module that `module` has a name from by a star import before it binds the name itself, where that may
+        show: `try: C; except NameError: C = 2`."""
+        facts = self.facts(module)
+        for star in reversed(facts.stars) if facts is not None and name in facts.binds else ():
+            target = self.facts(star.module) if self.owns(star.module) else None
+            if target is not None and target.exports(name) and self.provider(star.module, name) is not None:
+                return star.module if facts is not None and facts.replaces(name) < star.index else None
+        return None
+
+    def names(self, module: str, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Names that a module binds, those that it star-imports from the tree included."""
+        facts = self.facts(module) if module not in seen and self.owns(module) else None
+        if facts is None:
+            return set()
+        found = set(facts.binds)
+        for star in facts.stars:
+            target = self.facts(star.module)
+            found |= {n for n in self.names(star.module, seen | {module}) if target is not None and target.exports(n)}
+        return found
+
     # -- symbols --------------------------------------------------------------------------------------------------
 
     def defines(self, symbol: str) -> bool:

@@ -58,6 +58,27 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str], object, o
         2,
         3,
     ),
+    "the name of a star import used before it is bound anew": (
+        {"m": "from .k import *\ntry: C\nexcept NameError: C = 1\ndef f(x): return x * C\n"},
+        {"k": "__all__ = []\nC = 3\n"},
+        {"k": "__all__ = ['C']\nC = 3\n"},
+        2,
+        6,
+    ),
+    "the value of a star import, bound anew in some cases": (
+        {"m": "from .k import *\nif not C: C = 1\ndef f(x): return x * C\n"},
+        {"k": "C = 2\n"},
+        {"k": "C = 3\n"},
+        4,
+        6,
+    ),
+    "what a star import brings, in the namespace as a whole": (
+        {"m": "from .k import *\ndef f(x): return x * globals().get('C', 2)\n"},
+        {"k": "C = 3\ndel C\n"},
+        {"k": "C = 3\n"},
+        4,
+        6,
+    ),
     "dispatch": (
         {"m": "from .h import q\nfrom . import o\ndef f(x): return q(x)\n", "h": DISPATCH},
         {"o": DISPATCHED.format(1)},
