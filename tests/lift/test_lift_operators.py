@@ -188,6 +188,8 @@ FAR = {
         {"m.py": "import torch\ndef f(x):\n    from pkg.k import other\n    return torch.ops.{ns}.dbl(x)\n", "k.py": OP},
         {"m.py": CALLS.replace("pkg.k", "pkg.p.a"), "p/__init__.py": "from . import k", "p/a.py": "", "p/k.py": OP},
         {**FAR, "k4.py": OP},
+        {"m.py": CALLS.replace("torch.ops.{ns}.dbl(x)", "getattr(torch.ops.{ns}, 'd' + 'bl')(x)"), "k.py": OP},
+        {"m.py": CALLS.replace("torch.ops.{ns}.dbl(x)", "getattr(getattr(torch.ops, '{ns}'), 'dbl')(x)"), "k.py": OP},
         {"m.py": CALLS + "print('dbl')\n", "k.py": OP},
         {"m.py": CALLS, "k.py": SET_UP},
         {"m.py": CALLS, "k.py": COMPUTES},
