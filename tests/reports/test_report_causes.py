@@ -288,3 +288,25 @@ def test_a_changed_constant_is_named_beside_the_lines_that_only_differing_cases_
     constant = replace(changed("SCALE", added(2, "both", "SCALE = 3")), runs="load")
     target = replace(FOUND, groups=(replace(GROUP, lines=()),), changes=(constant, changed("f", added(5, "differing"))))
     assert "Changed, too, and run when they are loaded: SCALE (line 2 of vllm/a.py)." in cause_words(target)
+
+
+def test_where_a_version_raises_the_line_is_the_cause() -> None:
+    check = changed("check", added(81, "differing", "assert logits.dtype == torch.float32"))
+    kernel = changed("kernel", *(added(n, "differing") for n in range(200, 240)))
+    ways = (Way("exception", "raised", "different", "base returns, head raises AssertionError", 12, 12),)
+    group = replace(GROUP, condition="", rules=(), kinds=("exception",), ways=ways, raised=("head vllm/a.py:81",))
+    target = replace(FOUND, groups=(group,), changes=(kernel, check), fixed_noise={}, distribution={})
+    assert "The changed line that raises is in check (line 81 of vllm/a.py)." in cause_words(target)
+    assert telling_changes(target, 10)[0].symbol == "vllm.a:check"
+    assert ("head raises", "at vllm/a.py:81") in group_facts(group)
+    unchanged = replace(target, groups=(replace(group, raised=("head vllm/b.py:81",)),))
+    assert "that raises" not in cause_words(unchanged)
+
+
+def test_a_group_inside_the_largest_is_no_other_difference() -> None:
+    group = replace(GROUP, condition="", rules=(), lines=())
+    inner, other = replace(group, cases=2, within=1), replace(group, cases=3)
+    target = replace(FOUND, groups=(group, other, inner))
+    said = cause_words(target)
+    assert "1 smaller group differs otherwise. Some of these cases differ in other ways, too." in said
+    assert group_title(inner).startswith("2 cases of group 1: ")
