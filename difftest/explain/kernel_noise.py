@@ -122,7 +122,7 @@ class KernelNoise:
             data = real.handle.data
             self.real.update(data.tobytes())
             given = _whole_numbers((*args, *kwargs.values()))
-            if all(np.size(value) == 1 for value in given):  # it makes the offsets of a block itself
+            if data.size > 1 and all(np.size(value) == 1 for value in given):  # it makes the offsets of a block itself
                 given.append(np.arange(data.size, dtype=np.uint64).reshape(data.shape))
             columns = [np.broadcast_to(value, data.shape).ravel() for value in given]
             numbers = self._of(np.stack(columns, axis=-1), scalar=data.size == 1)

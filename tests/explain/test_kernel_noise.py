@@ -37,6 +37,12 @@ def test_a_function_that_makes_its_offsets_itself_draws_a_number_for_each() -> N
     assert len(set(drawn(KernelNoise(Noise(0), "arguments", [], {}), 64, 3))) == 64
 
 
+def test_a_single_number_is_none_of_a_block() -> None:
+    noise = KernelNoise(Noise(0), "arguments", [], {})
+    block = drawn(noise, 8, 3, 5, np.arange(8, dtype=np.int32))
+    assert drawn(noise, 1, 3, 5)[0] not in block
+
+
 @pytest.mark.parametrize("seed", [-1, 0x9E3779B97F4A7C15, 2**63 - 1])
 def test_a_seed_of_64_bits_is_taken(seed: int) -> None:
     noise = KernelNoise(Noise(0), "arguments", [], {})
