@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import platform
 import shlex
 import sys
@@ -41,9 +40,9 @@ from difftest.result import (
 )
 from difftest.run import found as found_cases
 from difftest.run.causes import Differing, find_causes, mismatch_of
-from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
+from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, write_closures
 from difftest.run.reduction import Found, Request, reduce_found
-from difftest.run.supervisor import Supervisor, Unit
+from difftest.run.supervisor import Supervisor, Unit, started
 from difftest.trees import Tree, open_tree
 from difftest.trees.cache import cache_folder, using
 from difftest.trees.git import Repository, merge_base
@@ -158,8 +157,11 @@ class _Run:
     asked: dict[str, Any] = field(default_factory=dict)
 
 
-def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
+def run(options: RunOptions, observer: Observer | None = None, supervisor: Supervisor | None = None) -> RunResult:
     """Compare base with each head and say what differs.
+
+    Args:
+        supervisor: one that has started and was not used yet, for the same device and jobs; else one is started.
 
     Raises:
         DifftestError: the request cannot be carried out; its `exit_code` is the process's.
@@ -175,11 +177,9 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         base_tree = stack.enter_context(open_tree(options.base, options.repo, cache))
         head_trees = [stack.enter_context(open_tree(head, options.repo, cache)) for head in options.heads]
         _refuse_expired(expected, head_trees, options.repo)
-        scratch = stack.enter_context(scratch_folder())
-        slots = options.jobs or max(1, os.cpu_count() or 1)
         # The worker imports torch while this process binds and lifts.
-        supervisor = Supervisor(scratch, options.device, slots, triton_interpreter=options.device == "cpu")
-        stack.callback(supervisor.stop)
+        supervisor = supervisor or stack.enter_context(started(options.device, options.jobs))
+        scratch = supervisor.scratch
         outlines = _outlines(options, cache)
         state = _arms(options, observer or Silent(), scratch, base_tree, head_trees)
         state.expected, state.alone = expected, alone

@@ -84,6 +84,10 @@ def run(
     **options: Any,
 ) -> int:
     """Run both versions on the same cases and report every difference."""
+    from difftest.run.supervisor import started
+
+    context = click.get_current_context()
+    supervisor = context.with_resource(started(options["device"], options["jobs"]))  # first: it takes longest
     from rich.console import Console
 
     from difftest import api
@@ -108,7 +112,7 @@ def run(
         **options,
     )
     with Progress(Console(stderr=True)) as progress:
-        result = api.run(request, progress)
+        result = api.run(request, progress, supervisor)
     show(result, stdout())
     outputs.write(result)
     if write_expect is not None:
@@ -140,6 +144,10 @@ def run(
 @click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
 def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any) -> int:
     """Make the captured calls of a live engine again on both versions, from the recorded state."""
+    from difftest.run.supervisor import started
+
+    context = click.get_current_context()
+    supervisor = context.with_resource(started(options["device"], options["jobs"]))  # first: it takes longest
     from rich.console import Console
 
     from difftest.output import Formats, Progress, show, show_replay, stdout
@@ -147,7 +155,7 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
 
     outputs = Formats.parse(formats)
     with Progress(Console(stderr=True)) as progress:
-        result = replayed(captures, observer=progress, command=_command(), **options)
+        result = replayed(captures, observer=progress, supervisor=supervisor, command=_command(), **options)
     show_replay(result, stdout())
     show(result, stdout())
     outputs.write(result)

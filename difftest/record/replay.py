@@ -21,6 +21,7 @@ from difftest.errors import UsageError
 from difftest.record.cases import open_captures
 from difftest.record.format import Capture, Rank
 from difftest.result import RunResult
+from difftest.run.supervisor import Supervisor
 
 
 def replay(
@@ -29,6 +30,7 @@ def replay(
     heads: Sequence[str],
     repeat: int = 5,
     observer: api.Observer | None = None,
+    supervisor: Supervisor | None = None,
     **options: Any,
 ) -> RunResult:
     """Replay captures on base and heads.
@@ -43,6 +45,7 @@ def replay(
         heads: the trees in question.
         repeat: calls in each arm, at least 1.
         observer: is told how it goes.
+        supervisor: as :func:`difftest.api.run` takes one.
         options: further fields of :class:`difftest.api.RunOptions`.
 
     Raises:
@@ -63,7 +66,7 @@ def replay(
         execute_same=True,
         **options,
     )
-    result = api.run(request, observer)
+    result = api.run(request, observer, supervisor)
     return replace(result, notes=(*result.notes, *notes))
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,19 +85,6 @@ def _no_package(arm: ArmSource, outline: Outline) -> str:
     if arm.find(package) is not None:
         return ""
     return f"{arm.label} has no package {package}: name the folder that holds {package}/"
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder for one run, gone afterwards."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="difftest-"))
-    except OSError as error:
-        raise DifftestError(f"no scratch folder can be made: {error.strerror or error}; set TMPDIR") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def arm_sources(

@@ -1,7 +1,7 @@
 """Runs the planned targets in a worker process and survives what the code under test does to it. No torch.
 
 A crash, a hang or an allocation beyond the limit is the outcome of the case it happened in; the child is replaced and
-the run goes on with the next case.
+the run goes on with the next case. What plans a run is not imported: a worker can start before that is.
 """
 
 from __future__ import annotations
@@ -9,21 +9,25 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from difftest.errors import DifftestError
 from difftest.processes import python_command
 from difftest.result import Kind
-from difftest.run.plan import ArmSource
 from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, FIRST_CALL, Board, Channel
+
+if TYPE_CHECKING:
+    from difftest.run.plan import ArmSource
 
 MEMORY_BYTES = 64 << 30
 """Address space of one child: room for several copies of a case whose rows lie past 2^31 elements, 9 GiB each, of which
@@ -107,6 +111,39 @@ class Unit:
     began: float = 0.0
     seconds: float = 0.0
     finished: bool = False
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one run, gone afterwards."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="difftest-"))
+    except OSError as error:
+        raise DifftestError(f"no scratch folder can be made: {error.strerror or error}; set TMPDIR") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def started(device: str, jobs: int | None) -> Iterator[Supervisor]:
+    """A supervisor with a scratch folder of its own. Its worker imports torch, which takes long, from here on, so the
+    command line starts one before it imports what plans a run.
+
+    Args:
+        jobs: children at work; as many as cores when None.
+
+    Raises:
+        DifftestError: no folder can be made, or no process be started.
+    """
+    slots = max(1, jobs or os.cpu_count() or 1)
+    with scratch_folder() as scratch:
+        supervisor = Supervisor(scratch, device, slots, triton_interpreter=device == "cpu")
+        try:
+            yield supervisor
+        finally:
+            supervisor.stop()
 
 
 class Supervisor:

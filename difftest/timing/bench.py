@@ -27,8 +27,8 @@ from difftest import catalog
 from difftest.api import no_target
 from difftest.catalog import Outline
 from difftest.errors import DifftestError, NothingCompared, UsageError
-from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, scratch_folder, write_closures
-from difftest.run.supervisor import Supervisor, Unit, answer, status_text
+from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, write_closures
+from difftest.run.supervisor import Supervisor, Unit, answer, scratch_folder, status_text
 from difftest.target import labelled
 from difftest.timing import judge, schedule
 from difftest.timing.blocks import Conditions, Pair
