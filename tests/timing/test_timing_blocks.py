@@ -68,18 +68,35 @@ def microsecond(values: list[int]) -> int:
     return sum(values) + sum(values) + sum(values) + sum(values) + sum(values) + sum(values)
 
 
+def bare_blocks(calls: int, blocks: int) -> list[float]:
+    """Nanoseconds a call of a loop with nothing around it, block by block: what this machine repeats."""
+    values, found = list(range(1000, 1022)), []
+    for _ in range(blocks):
+        began = time.perf_counter_ns()
+        for _ in range(calls):
+            microsecond(values)
+        found.append((time.perf_counter_ns() - began) / calls)
+    return found
+
+
+def apart(times: list[float]) -> float:
+    """The median step from one block to the next, as a share."""
+    return float(np.median(np.abs(np.diff(times)) / np.median(times)))
+
+
 def test_blocks_of_a_microsecond_repeat_within_one_percent() -> None:
-    """Judged by the best of several attempts, since whoever else uses the machine takes the clock with them."""
-    best = 1.0
+    """Or as well as a bare loop does then: whoever else uses the machine takes the clock with them."""
+    found = []
     for _ in range(12):
         pairs, conditions = measured(varied(microsecond, 22), varied(microsecond, 22), quads=20)
-        times = np.array([pair.base_ns for pair in pairs])
-        best = min(best, float(np.median(np.abs(np.diff(times)) / np.median(times))))
-        if best < 0.01:
-            break
-    assert best < 0.01
-    assert 300 < np.median(times) < 3_000
-    assert conditions.calls * np.median(times) > 20_000
+        times = [pair.base_ns for pair in pairs]
+        assert 300 < np.median(times) < 3_000
+        assert conditions.calls * np.median(times) > 20_000
+        bare = apart(bare_blocks(conditions.calls, len(times)))
+        found.append((apart(times), bare))
+        if found[-1][0] < max(0.01, bare):
+            return
+    pytest.fail(f"steps between blocks, and between those of a bare loop: {found}")
 
 
 def test_the_same_function_twice_is_the_same_within_a_layouts_offset() -> None:
