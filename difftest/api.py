@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import platform
+import re
 import shlex
 import sys
 import time
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 import difftest
 from difftest import catalog
-from difftest.errors import NothingCompared, UsageError
+from difftest.errors import NothingCompared, TreeError, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
 from difftest.lift.lines import exercise
@@ -43,6 +44,7 @@ from difftest.run.causes import Differing, find_causes, mismatch_of
 from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, write_closures
 from difftest.run.reduction import Found, Request, reduce_found
 from difftest.run.supervisor import Supervisor, Unit, started
+from difftest.shrink.reproducer import CASE as CASE_FILE
 from difftest.trees import Tree, open_tree
 from difftest.trees.cache import cache_folder, using
 from difftest.trees.git import Repository, merge_base
@@ -183,6 +185,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
         outlines = _outlines(options, cache)
         state = _arms(options, observer or Silent(), scratch, base_tree, head_trees)
         state.expected, state.alone = expected, alone
+        _refuse_unknown_targets(options, expected, outlines)
         chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
         explicit = {o.name for o in chosen} if options.targets and not _has_glob(options.targets) else set()
         for outline in chosen:
@@ -243,12 +246,23 @@ def merge_base_of(heads: Sequence[str], repo: Path | None = None) -> str:
     return merge_base(repo, "HEAD" if heads[0] == "WORKTREE" else heads[0])
 
 
+def _refuse_unknown_targets(
+    options: RunOptions, entries: Sequence[Expectation], outlines: Sequence[catalog.Outline]
+) -> None:
+    for entry in entries:  # a symbol may become a target when it is asked for
+        if ":" not in entry.target and not any(entry.covers_target(outline.name) for outline in outlines):
+            raise UsageError(f"--expect {options.expect}: no target is {entry.target}; `difftest targets` lists them")
+
+
 def _refuse_expired(entries: Sequence[Expectation], heads: Sequence[Tree], repo: Path | None) -> None:
     for entry in entries:
         if entry.expires is None:
             continue
         repository = Repository.find(repo)
-        end = repository.commit(entry.expires).sha
+        try:
+            end = repository.commit(entry.expires).sha
+        except TreeError as error:
+            raise UsageError(f"the expected difference {entry.words()} expires with a revision: {error}") from None
         for head in heads:
             commit = head.identity.details.get("commit")
             if isinstance(commit, str) and repository.contains(commit, end):
@@ -279,9 +293,17 @@ def _outlines(options: RunOptions, cache: Path) -> list[catalog.Outline]:
 
 def _with_case_file(options: RunOptions) -> tuple[RunOptions, bool]:
     """The options with what `--case FILE` stands for, and whether it is given: its target, and no case but its own."""
-    if options.case is None or not options.case.endswith(SUFFIX):
+    if options.case is None:
         return options, False
-    file = read_case(Path(options.case).resolve())
+    if (folder := Path(options.case)).is_dir() and (folder / CASE_FILE).is_file():
+        options = replace(options, case=str(folder / CASE_FILE))
+    if not str(options.case).endswith(SUFFIX):
+        if not re.fullmatch(r"[0-9a-fA-F]{1,64}", str(options.case)):
+            raise UsageError(
+                f"--case {options.case} is neither an id, which is hexadecimal, nor a case file, which ends in {SUFFIX}"
+            )
+        return replace(options, case=str(options.case).lower()), False
+    file = read_case(Path(str(options.case)).resolve())
     targets = options.targets or (file.target,)
     return replace(options, case=None, recorded=(*options.recorded, file.path), targets=targets), True
 

@@ -199,8 +199,10 @@ def _chance(target: TargetResult) -> str:
     every = len(target.groups) < GROUPS_SHOWN and all(
         group.likeness == Likeness.SAME_NOISE or set(group.kinds) == {Kind.RNG} for group in target.groups
     )
-    if likeness == Likeness.SAME_NOISE and every:
-        return "With the same noise in both versions they agree: only which random numbers are drawn differs."
+    if likeness == Likeness.SAME_NOISE and every and target.fixed_noise.get("cases"):
+        equal, cases = target.fixed_noise["equal"], target.fixed_noise["cases"]
+        tried = f"{equal} of {plural(cases, 'case')} tried {'agrees' if equal == 1 else 'agree'}"
+        return f"Only which random numbers are drawn seems to differ: {tried} when both versions draw the same."
     if target.distribution.get("likeness") == Likeness.OTHER_LAW:
         return "Sampled many times, the two versions follow different distributions."
     if target.distribution.get("likeness") == Likeness.SAME_LAW:

@@ -46,6 +46,7 @@ def code_words(target: TargetResult) -> str:
         too = f" Changed, too, and run when they are loaded: {_said(loaded)}." if loaded else ""
         return f"{only.capitalize()} the changed lines in {_said(telling)}.{too}"
     run = [(c, lines) for c in by_relevance(target) if c.runs != "import" and (lines := _ran(c, "both"))]
+    run = [(change, lines) for change, lines in run if change.runs == "call"] or run
     known = run or [(change, _ran(change, "")) for change in changes]
     if one:
         return f"The only changed definition is {_said(known)}."

@@ -14,6 +14,7 @@ from difftest.errors import DifftestError
 from difftest.result import Change, Group, Mismatch, RunResult, TargetResult, Verdict
 
 from .causes import both_values, cause_words, further_detail, group_facts, group_title, ulp_words
+from .changes import by_relevance
 from .sentence import sentence
 from .words import (
     ORDER,
@@ -205,7 +206,7 @@ def _target(target: TargetResult, result: RunResult, step: Step) -> dict[str, An
         "facts": [(key, value) for key, value in facts if value],
         "groups": [_group(group, step.characters) for group in target.groups] if step.mismatches else [],
         "axes": _axes(target) if _is_drawn(target, step) else [],
-        "changes": _changes(target.changes, step),
+        "changes": _changes(by_relevance(target), step),
         "traced": target.traced,
         "mismatches": [_mismatch(m, step.characters) for m in shown],
         "left_out": left_out(target) + len(target.mismatches) - len(shown),

@@ -215,7 +215,7 @@ def _notes(
     cases = len(groups[number].cases)
     if number >= len(classes) or classes[number] is None or tried[number] == cases:
         return ()
-    return (f"{tried[number]} of its {cases} cases were tried so",)
+    return (f"tried on the same noise: {tried[number]} of its {cases} cases",)
 
 
 def _within(number: int, groups: Sequence[CaseGroup]) -> int:

@@ -243,3 +243,8 @@ def test_a_case_file_may_be_named_relative_to_the_current_folder(repository: Pat
     arguments = ("--target", "user.relative", "--cases-from", "relative_cases.py", "--repo", str(repository))
     done = difftest(*RUN[:5], *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_case_is_an_id_or_a_file(repository: Path) -> None:
+    arms = ("--base", "base", "--head", "faster")
+    one_line(difftest("run", *arms, "--case", "no-such.json", cwd=repository), 2, "--case no-such.json", ".safetensors")

@@ -66,6 +66,12 @@ def test_an_entry_for_a_target_that_was_not_asked_for_is_no_fault(options: api.R
     assert api.run(replace(options, expect=manifest(tmp_path, text))).exit_code == 0
 
 
+def test_an_entry_for_a_target_that_is_none_is_refused(options: api.RunOptions, tmp_path: Path) -> None:
+    text = WHOLE + '\n[[expect]]\ntarget = "v2.gumble_sample"\nreason = "other noise"\n'
+    with pytest.raises(UsageError, match=r"no target is v2\.gumble_sample"):
+        api.run(replace(options, expect=manifest(tmp_path, text)))
+
+
 def test_an_expired_entry_fails_before_the_run(options: api.RunOptions, tmp_path: Path) -> None:
     expect = manifest(tmp_path, WHOLE + 'expires = "base"\n')
     with pytest.raises(UsageError, match="expired with base"):
