@@ -72,6 +72,15 @@ def test_an_entry_for_a_target_that_is_none_is_refused(options: api.RunOptions, 
         api.run(replace(options, expect=manifest(tmp_path, text)))
 
 
+def test_an_entry_for_a_target_of_another_case_file_or_of_a_replay_is_no_fault(
+    options: api.RunOptions, tmp_path: Path
+) -> None:
+    text = "".join(
+        f'\n[[expect]]\ntarget = "{name}"\nreason = "x"\n' for name in ("user.mine", "vllm.a:Sampler.forward")
+    )
+    assert api.run(replace(options, expect=manifest(tmp_path, WHOLE + text))).exit_code == 0
+
+
 def test_an_expired_entry_fails_before_the_run(options: api.RunOptions, tmp_path: Path) -> None:
     expect = manifest(tmp_path, WHOLE + 'expires = "base"\n')
     with pytest.raises(UsageError, match="expired with base"):
