@@ -338,7 +338,7 @@ class Sizes:
         totals[sum(ragged.counts)] = sum(counts)
 
 
-_RECENT = 64
+_RECENT = 8  # pools that are kept alive for it
 _recent: deque[Sizes] = deque(maxlen=_RECENT)
 
 
