@@ -45,6 +45,7 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     _die_with(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # all that is imported here stays; looking for garbage in it takes a sixth of importing torch
     import torch
 
     from difftest.call.compiler import run_eagerly
@@ -92,6 +93,7 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
         return 2
     control.send({"ready": True})
     gc.freeze()
+    gc.enable()  # in the children
     children: dict[int, dict[str, Any]] = {}
     for slot in setup["slots"]:
         children[_fork(kind or Child, setup, targets, slot, control)] = slot
