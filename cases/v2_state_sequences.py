@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from difftest.cases import (
@@ -348,20 +349,28 @@ def request_cases() -> Iterator[Case]:
     )
 
 
-_HELD = (
-    *("prompt_len.np", "prefill_len.np", "num_computed_prefill_tokens", "draft_tokens", "last_sampled_tokens"),
-    *("all_token_ids.gpu", "total_len.gpu", "num_computed_tokens.gpu", "prompt_len.gpu", "prefill_len.gpu"),
-)
+_HELD = {
+    **{name: (f"{name}.gpu", f"{name}.np", name) for name in ("prompt_len", "prefill_len", "num_computed_tokens")},
+    **{f"{name} on the host": (f"{name}.np", name) for name in ("prompt_len", "prefill_len")},
+    "token ids": ("all_token_ids.gpu", "prefill_token_ids.gpu", "prefill_token_ids.np"),
+    "total_len": ("total_len.gpu",),
+    **{name: (name,) for name in ("num_computed_prefill_tokens", "next_prefill_tokens")},
+    **{name: (name,) for name in ("draft_tokens", "last_sampled_tokens")},
+}
+"""What is compared of the state: its names in versions, of which the first that there is counts."""
 
 
-def _held(state: Any) -> dict[str, Any]:
+def _held(state: Any, staged: bool) -> dict[str, Any]:
+    """Args: staged: memory of the device is written by then; before January 2026 that was done as a batch was made."""
     found: dict[str, Any] = {}
-    for path in _HELD:
-        value: Any = state
-        for part in path.split("."):
-            value = getattr(value, part, None)
-        if value is not None:
-            found[path] = value.clone() if isinstance(value, torch.Tensor) else value.copy()
+    for name, paths in _HELD.items():
+        for path in paths:
+            value: Any = state
+            for part in path.split("."):
+                value = getattr(value, part, None)
+            if isinstance(value, torch.Tensor | np.ndarray) and (staged or not path.endswith(".gpu")):
+                found[name] = value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
+                break
     return found
 
 
@@ -383,6 +392,9 @@ def prepare_requests(arm: Arm, pool: Pool) -> Call:
     gives_slot = "int" in str(inspect.signature(cls.remove_request).return_annotation)
     if not gives_slot:
         arm.note("the slot that is left is looked up before remove_request, which does not return it")
+    write = getattr(state, "apply_staged_writes", None)
+    if write is None:
+        arm.note("apply_staged_writes is not called: requests are written when they are added")
 
     def life() -> dict[str, Any]:
         seen: list[Any] = []
@@ -414,13 +426,14 @@ def prepare_requests(arm: Arm, pool: Pool) -> Call:
                     again = state.remove_request(name)
                     seen.append((left, again) if gives_slot else (slot, None))
                 case "flush":
-                    state.apply_staged_writes()
+                    if write is not None:
+                        write()
                 case "step":
                     for slot in state.req_id_to_index.values():
                         state.draft_tokens[slot] = number
                         state.last_sampled_tokens[slot] = number
                     seen.append((state.num_reqs, dict(state.req_id_to_index), dict(state.index_to_req_id)))
-        return {"seen": seen, "free": list(state.free_indices), **_held(state)}
+        return {"seen": seen, "free": list(state.free_indices), **_held(state, write is not None)}
 
     return Call(life)
 
