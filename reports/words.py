@@ -188,8 +188,9 @@ def why_unmeasured(target: TargetResult) -> str:
     """What of this target was not measured and why; empty when everything was."""
     if target.verdict == Verdict.UNMEASURED:
         reason = target.reason or "no reason was recorded"
+        share = f"{target.cases.unmeasured} of {total(target.cases)}"
         partly = target.cases.unmeasured and total(target.cases) > target.cases.unmeasured
-        return f"{target.cases.unmeasured} of {total(target.cases)} cases: {reason}" if partly else reason
+        return f"{share} cases: {reason}" if partly and not reason.startswith(share) else reason
     if target.cases.unmeasured:
         cases = f"{target.cases.unmeasured} of {total(target.cases)} cases"
         found = [match for note in target.notes if (match := _NOT_MEASURED.fullmatch(note))]

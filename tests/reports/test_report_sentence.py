@@ -69,6 +69,12 @@ def test_why_some_cases_were_not_measured() -> None:
     assert why_unmeasured(told) == "10 of 100 cases: api-change: f has no x (9); both (1)"
 
 
+def test_the_share_of_cases_is_said_once() -> None:
+    target = replace(EXECUTED, verdict="unmeasured", cases=CaseCounts(executed=100, identical=90, unmeasured=10))
+    for reason in ("not exercised", "10 of 100 cases: not exercised"):
+        assert why_unmeasured(replace(target, reason=reason)) == "10 of 100 cases: not exercised"
+
+
 def test_a_relation_that_base_breaks_as_well_is_no_fault_of_head() -> None:
     def said(base: int, head: int) -> str:
         return relation_lines(run(replace(EXECUTED, relations={"r": {"checked": 1280, "base": base, "head": head}})))[1]
