@@ -69,7 +69,8 @@ def session(folder: Path, repository: Path, head: str, *options: str) -> Session
 
 def assert_as_a_run_says(found: Session, repository: Path, head: str) -> None:
     run = api.run(api.RunOptions(base="base", heads=(head,), repo=repository, targets=(TARGETS,), explain=False))
-    assert found.verdicts == {target.name: str(target.verdict) for target in run.targets}
+    reasons = {target.name: target.reason for target in run.targets if target.reason}
+    assert found.verdicts == {target.name: str(target.verdict) for target in run.targets}, reasons
     assert found.code == run.exit_code
     assert f"difftest: {run.verdict}. Targets: " in found.said
 
