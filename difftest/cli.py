@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import difftest
 from difftest.errors import DifftestError
+
+if TYPE_CHECKING:
+    from difftest.run.supervisor import Supervisor
 
 _WRITES = ("--format", "--write-expect")
 _TREE = "a revision, WORKTREE, a folder, a wheel or sdist file, or pypi:NAME==VERSION"
@@ -84,10 +87,7 @@ def run(
     **options: Any,
 ) -> int:
     """Run both versions on the same cases and report every difference."""
-    from difftest.run.supervisor import started
-
-    context = click.get_current_context()
-    supervisor = context.with_resource(started(options["device"], options["jobs"]))  # first: it takes longest
+    supervisor = _supervisor(options["device"], options["jobs"])  # first: it takes longest
     from rich.console import Console
 
     from difftest import api
@@ -144,10 +144,7 @@ def run(
 @click.option("--format", "formats", multiple=True, metavar="KIND:PATH", help="json, markdown, html, junit or github.")
 def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any) -> int:
     """Make the captured calls of a live engine again on both versions, from the recorded state."""
-    from difftest.run.supervisor import started
-
-    context = click.get_current_context()
-    supervisor = context.with_resource(started(options["device"], options["jobs"]))  # first: it takes longest
+    supervisor = _supervisor(options["device"], options["jobs"])  # first: it takes longest
     from rich.console import Console
 
     from difftest.output import Formats, Progress, show, show_replay, stdout
@@ -353,6 +350,13 @@ def bisect(good: str, bad: str, **options: Any) -> int:
 
     request = api.RunOptions(base="", heads=("",), **options)
     return show_bisection(bisected(request, good, bad, lambda line: click.echo(line, err=True)), stdout())
+
+
+def _supervisor(device: str, jobs: int | None) -> Supervisor:
+    """A supervisor whose worker has begun, for as long as the command runs."""
+    from difftest.run.supervisor import started
+
+    return click.get_current_context().with_resource(started(device, jobs))
 
 
 def _command() -> str:

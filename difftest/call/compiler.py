@@ -90,11 +90,12 @@ def _mark(module: str, name: str) -> Callable[..., None]:
     """What a mark comes to: nothing."""
 
     def mark(t: Any, index: Any = None, *args: Any, **kwargs: Any) -> None:
-        indices = index if isinstance(index, list | tuple) else [index]
-        static = index is None and name == "mark_static"
-        at = all(type(i) is int and -t.dim() <= i < t.dim() for i in indices) if isinstance(t, torch.Tensor) else False
-        if not (static or at) or not isinstance(t, torch.Tensor) or args or kwargs:
-            given = () if index is None else (index,)
-            getattr(importlib.import_module(module), name)(t, *given, *args, **kwargs)
+        if isinstance(t, torch.Tensor) and not args and not kwargs:
+            indices = index if isinstance(index, list | tuple) else [index]
+            static = index is None and name == "mark_static"
+            if static or all(type(i) is int and -t.dim() <= i < t.dim() for i in indices):
+                return
+        given = () if index is None else (index,)
+        getattr(importlib.import_module(module), name)(t, *given, *args, **kwargs)
 
     return mark
