@@ -28,7 +28,8 @@ _PAIRS = (FILLS, (0x7F, 0x00), (0x96, 0x69), (0xFE, 0x00))
 """By turns: two that differ in every bit, of which one is negative and the other positive as a float and as an int;
 and zero, for what is compared with it, against the largest numbers: 3.4e38 as float32 and 2139062143 as int32 (0x7F),
 -1.7e38 and -16843010 (0xFE). Zero is never first: an arm whose allocations nobody counts is called under the first
-alone, and memory that it leaves unwritten must not look like zeros that the other arm wrote."""
+alone, and memory that it leaves unwritten must not look like zeros that the other arm wrote. 0xFF, which is NaN, cannot
+be one: the C library takes its complement for no fill at all."""
 _M_PERTURB = -6
 _TORCH_FUNCTIONS = ("empty", "empty_like", "empty_strided", "empty_permuted")
 _TENSOR_METHODS = ("new", "new_empty", "new_empty_strided", "resize_", "resize_as_")
