@@ -358,7 +358,7 @@ UNUSED_ENTRY = "the manifest expects a difference that was not found"
 
 MISMATCHES_SHOWN = 20
 GROUPS_SHOWN = 12
-GROUP_LINES = 12
+GROUP_LINES = 200
 WAYS_SHOWN = 12
 CONTEXT_LINES = 2
 

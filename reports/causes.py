@@ -19,6 +19,7 @@ from .changes import code_words, line_ranges
 from .words import contract_split, plain, plural, total
 
 WAYS_SAID = 3
+BROKEN_SAID = 2
 _ULP = re.compile(r"\d+ ulp apart")
 _FAR = 1e6
 """From here on a distance in ulp is no more than an order of magnitude."""
@@ -33,7 +34,7 @@ _WORDS = {
     Kind.TYPE: "type differs",
     Kind.STRUCTURE: "number of items or fields differs",
     Kind.EXCEPTION: "another exception",
-    Kind.MUTATION: "input changed otherwise",
+    Kind.MUTATION: "input is left in another state",
     Kind.ALIAS: "memory is shared with something else",
     Kind.RNG: "the generator is left in another state",
     Kind.UNDEFINED: "one version leaves memory unwritten",
@@ -149,7 +150,8 @@ def group_facts(group: Group) -> list[tuple[str, str]]:
     """What is known of a group beside its example, as (name, value)."""
     facts = [("in common", plain(rule, 400)) for rule in group.rules]
     facts += [
-        (f"{arm} raises", f"at {plain(place, 300)}") for arm, _, place in (r.partition(" ") for r in group.raised)
+        (f"{arm} raises", f"at {arm}'s {plain(place, 300)}")
+        for arm, _, place in (r.partition(" ") for r in group.raised)
     ]
     for name, lines in (("only they run", group.lines), ("run changed", group.shared_lines)):
         if lines:
@@ -169,7 +171,7 @@ def differ_words(target: TargetResult) -> str:
 
 def cause_words(target: TargetResult) -> str:
     """What the evidence says of the cause: where it shows, in what, and which changed code those cases run."""
-    parts = [_shown_by(target), code_words(target), _chance(target)]
+    parts = [_shown_by(target), _broken(target), code_words(target), _chance(target)]
     return " ".join(part for part in parts if part)
 
 
@@ -192,6 +194,19 @@ def _shown_by(target: TargetResult) -> str:
     if target.cases.different == 1:
         return f"In the differing case: {what}.{more}"
     return f"In {share}{of} differing cases: {what}.{more}"
+
+
+def _broken(target: TargetResult) -> str:
+    """The invariants and relations that one version keeps and the other does not."""
+    said = []
+    for arm, other in (("head", "base"), ("base", "head")):
+        names = [name for name, counts in target.relations.items() if counts.get(arm) and not counts.get(other)]
+        counts = [(name, target.relations[name]) for name in names[:BROKEN_SAID]]
+        shown = [f'"{plain(name, 120)}" ({n[arm]} of {plural(n["checked"], "case")})' for name, n in counts]
+        more = f" and {len(names) - BROKEN_SAID} more" if len(names) > BROKEN_SAID else ""
+        if names:
+            said.append(f"Only {arm} breaks {', '.join(shown)}{more}.")
+    return " ".join(said)
 
 
 def _chance(target: TargetResult) -> str:

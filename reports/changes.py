@@ -188,10 +188,10 @@ def telling_changes(target: TargetResult, most: int) -> list[Change]:
     if sum(len(change.lines) for change in changes) <= most:
         return changes
     leading = _where_raised(target) or _where_drawn(target) or _of_largest_group(target)
-    chosen = [_around(change, lines) for change, lines in leading]
+    chosen = [_around(change, _new(change, lines)) for change, lines in leading]
     named = {change.symbol for change in chosen}
     for who in ("differing",) if chosen else ("differing", "both", ""):
-        if further := [_around(c, ran) for c in changes if (ran := _ran(c, who)) and c.symbol not in named]:
+        if further := [_around(c, _new(c, ran)) for c in changes if (ran := _ran(c, who)) and c.symbol not in named]:
             chosen += further
             break
     kept = []
@@ -201,6 +201,14 @@ def telling_changes(target: TargetResult, most: int) -> list[Change]:
         if shown:
             kept.append(replace(change, lines=shown, cut=change.cut + len(change.lines) - len(shown)))
     return kept
+
+
+def _new(change: Change, lines: Sequence[ChangedLine]) -> Sequence[ChangedLine]:
+    """Those whose words the other version does not have in the definition, where some are of that kind: what is only
+    indented otherwise tells less."""
+    words = {sign: {line.text.strip() for line in change.lines if line.sign == sign} for sign in "-+"}
+    new = [line for line in lines if line.text.strip() not in words["+" if line.sign == "-" else "-"]]
+    return new or lines
 
 
 def _around(change: Change, lines: Sequence[ChangedLine]) -> Change:

@@ -351,7 +351,9 @@ def _compared(result: RunResult) -> str:
     executed = [t for t in result.targets if t.cases.executed]
     same = [t for t in result.targets if t.code == "same" and not t.cases.executed]
     ran = sum(t.cases.executed for t in executed)
-    lines = [f"{plural(ran, 'case')} of {plural(len(executed), 'target')} executed in both arms"]
+    compared = ran - sum(t.cases.unmeasured for t in executed)
+    some = f"{compared} of {plural(ran, 'case')}" if compared < ran else plural(ran, "case")
+    lines = [f"{some} of {plural(len(executed), 'target')} compared"]
     lines += [text(line, 600) for line in input_lines(executed[:INPUTS_SHOWN], result)]
     if len(executed) > INPUTS_SHOWN:
         lines.append(f"and the inputs of {plural(len(executed) - INPUTS_SHOWN, 'more target')}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from difftest.call.interpreter_operators import PLAIN, shortcuts
 
@@ -25,6 +26,7 @@ def hasten(interpreter: Any) -> None:
     _types(tl)
     _shapes(tl)
     _launches(interpreter, tl)
+    _arguments(interpreter)
     if hasattr(interpreter, "_LangPatchScope"):
         _operators(interpreter, tl)
     _operands(interpreter, tl)
@@ -125,6 +127,27 @@ def _launches(interpreter: Any, tl: Any) -> None:
     tl.str_to_ty = functools.cache(tl.str_to_ty)
 
 
+def _arguments(interpreter: Any) -> None:
+    """Tensors that lie in the host's memory are not wrapped anew at a launch, nor copied onto themselves after it."""
+    executor = interpreter.GridExecutor
+    to_host, from_host = executor._init_args_hst, executor._restore_args_dev
+
+    def on_host(value: Any) -> bool:
+        return value.is_cpu if type(value) is torch.Tensor else type(value) in _NUMBERS
+
+    def arguments(self: Any, values: Sequence[Any], named: dict[str, Any]) -> Any:
+        if all(map(on_host, values)) and all(map(on_host, named.values())):
+            return values, named
+        return to_host(self, values, named)
+
+    def restore(self: Any, values: Sequence[Any], host: Sequence[Any], named: Any, named_host: Any) -> None:
+        if host is not values:
+            from_host(self, values, host, named, named_host)
+
+    executor._init_args_hst, executor._restore_args_dev = arguments, restore
+
+
+_NUMBERS = frozenset({int, float, bool, str, type(None)})
 _MISSING = object()
 
 

@@ -27,6 +27,7 @@ _ARRAYS = ("tensor", "ndarray", "storage")
 _BYTES = ("bytes", "bytearray", "memoryview")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
+_NO_INPUTS: Mapping[str, Frozen] = {}
 _NAMES, _RAISED = " names", " raised"  # no class has such a name
 _POSITION = re.compile(r"\[\d+\]")
 _RETURNED_PART = re.compile(r"return\[\d+\]")
@@ -186,7 +187,7 @@ def compare(
     if "raised" not in unsteady:
         left, right = (_defined_exception(o.raised, u) for o, u in ((base, base_undefined), (head, head_undefined)))
         found += _exceptions(left, right, exceptions)
-    walker = _Walker(base_undefined, head_undefined, as_recorded)
+    walker = _Walker(base_undefined, head_undefined, as_recorded, initial or {})
     if base.raised is None and head.raised is None:
         walker.walk(base.returned, head.returned, "return")
     found += walker.take()
@@ -338,10 +339,17 @@ def _aliases_text(aliases: tuple[tuple[int, str, int], ...]) -> str:
 
 
 class _Walker:
-    def __init__(self, base_undefined: Undefined, head_undefined: Undefined, as_recorded: bool = False) -> None:
+    def __init__(
+        self,
+        base_undefined: Undefined,
+        head_undefined: Undefined,
+        as_recorded: bool = False,
+        initial: Mapping[str, Frozen] = _NO_INPUTS,
+    ) -> None:
         self.base_undefined = base_undefined
         self.head_undefined = head_undefined
         self.as_recorded = as_recorded
+        self.initial = initial
         self.found: list[Difference] = []
         self.places: dict[str, str] = {}  # leaf -> place, of what is inside something
         self.functions: list[tuple[str, str]] = []  # (leaf, name) of functions that cannot be told apart without a call
@@ -594,9 +602,14 @@ class _Walker:
         if not len(at):
             return
         first = int(at[0])
+        said = f"byte {first} of its storage was written"
+        before = self.initial.get(path)
+        if before is not None and before[0] == a[0] and len(before[5]) == len(x):
+            wrote = [arm for arm, side in (("base", x), ("head", y)) if side[first] != before[5][first]]
+            said += f" by {' and '.join(wrote)}"
         self.add(
             Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(),
-            count=len(at), size=len(x), detail=(f"outside the view: byte {first} of its storage was written",),
+            count=len(at), size=len(x), detail=(f"outside the view: {said}",),
         )  # fmt: skip
 
 

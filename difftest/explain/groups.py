@@ -161,11 +161,11 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
     every = [p for p in single if all(p.holds(case) for case in differing)]
     scored = sorted(every, key=lambda p: (_held((p,), identical), p.but, len(p.values)))
     many = len(differing)
-    who = "the differing case" if many == 1 else f"{'both' if many == 2 else f'all {many}'} differing cases"
-    who += " made from axes" * (many < every_one)
+    who = "the case" if many == 1 else f"{'both' if many == 2 else f'all {many}'} cases"
+    who += " whose axes are known" * (many < every_one)
     have = "has" if many == 1 else "have"
     others = f"{len(identical)} identical case{'' if len(identical) == 1 else 's'}"
-    others += " made from axes" * (len(identical) < all_identical)
+    others += " whose axes are known" * (len(identical) < all_identical)
     for parts in _combinations(scored, min(many, 2)):
         if not _held(parts, identical):
             none = "not the" if len(identical) == 1 else "none of the"
@@ -184,7 +184,7 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
     sure = [p for p in sure if _held((p,), differing) >= max(2, many / 2)]
     if sure and not told:
         best_one = max(sure, key=lambda p: _held((p,), differing))
-        some = f"{_held((best_one,), differing)} of {many} differing cases"
+        some = f"{_held((best_one,), differing)} of {many} cases"
         told.append(f"{some}, but none of the {others}, have {best_one.words()}")
     return Common("", tuple(told))
 

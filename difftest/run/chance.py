@@ -390,8 +390,7 @@ class Chance:
 
     def _noise_said(self, tried: list[_Tried], apart: _Apart | None, law: Law | None) -> str:
         if self.same_draws == self.cases:
-            same = "both versions draw the same numbers for the same places: they do other things with them"
-            return "; ".join([same, *self._draws_said()])
+            return "both versions draw the same numbers for the same places, so noise is not the cause"
         said = [f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree"]
         if self.equal:
             said[0] += (

@@ -541,7 +541,7 @@ class UnitRun:
         arm, kind, text = dead[0], dead[1], dead[2]
         other = dead[3] if len(dead) > 3 else None
         if other is not None:
-            self.not_measured(f"both arms end alike: {text}; {other}")
+            self.not_measured(f"both arms end alike: {ARM_NAMES[arm]} {text}; {other}")
             self.counts["both_raised"] += 1
             return
         if self.target.guessed and self.target.triton and kind == Kind.CRASH:
@@ -701,7 +701,9 @@ def root_of(leaf: str) -> str:
 
 def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> str:
     if isinstance(base, NotCalled) and isinstance(head, NotCalled):
-        return base.reason if base.reason == head.reason else f"{base.reason}, head: {head.reason}"
+        if base.reason != head.reason:
+            return f"{base.reason}, head: {head.reason}"
+        return f"{base.reason} (in either version)" if base.reason.startswith("api-change") else base.reason
     found = base if isinstance(base, NotCalled) else head
     assert isinstance(found, NotCalled)
     arm = ARM_NAMES[BASE if found is base else HEAD]

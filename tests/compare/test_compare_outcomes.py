@@ -300,6 +300,14 @@ def test_a_write_between_the_rows_is_a_mutation() -> None:
     assert found.count == 8  # two numbers after each row, two bytes of each differ
 
 
+@pytest.mark.parametrize(("base", "head", "who"), [(0.0, 7.0, "head"), (7.0, 0.0, "base"), (7.0, 9.0, "base and head")])
+def test_who_wrote_between_the_rows(base: float, head: float, who: str) -> None:
+    before = dict(outcome(changed={"logits": _padded(0.0)}).changed)
+    left, right = (outcome(changed={"logits": _padded(gap)}) for gap in (base, head))
+    (found,) = compare(left, right, initial=before)
+    assert found.detail == (f"outside the view: byte 14 of its storage was written by {who}",)
+
+
 def test_a_write_between_the_rows_does_not_hide_behind_a_changed_value() -> None:
     base, head = outcome(changed={"logits": _padded(0.0)}), outcome(changed={"logits": _padded(7.0, 2.0)})
     assert [item.kind for item in compare(base, head)] == [Kind.VALUE, Kind.MUTATION]

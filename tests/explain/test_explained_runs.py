@@ -62,7 +62,7 @@ def test_the_differing_cases_their_axes_and_the_lines_that_only_they_ran(tmp_pat
     (group,) = found.groups
     assert (group.cases, group.leaves, group.likeness) == (3, ("return",), "different")
     assert group.condition == 'scale "half"'
-    assert group.rules == ('all 3 differing cases, but none of the 3 identical cases, have scale "half"',)
+    assert group.rules == ('all 3 cases, but none of the 3 identical cases, have scale "half"',)
     assert [(way.kind, way.place, way.cases) for way in group.ways] == [("value", "return", 3)]
     assert group.first == found.mismatches[0]
     assert (group.first.base_hex, group.first.head_hex, group.first.request) == ("0x3f000000", "0x3e800000", 0)

@@ -77,7 +77,7 @@ def test_one_axis_value_that_only_differing_cases_have() -> None:
     identical = [axes(temperature="1", batch=str(n)) for n in range(6)]
     condition, (rule,) = in_common(differing, identical)
     assert condition == 'temperature "0"'
-    assert rule == 'all 4 differing cases, but none of the 6 identical cases, have temperature "0"'
+    assert rule == 'all 4 cases, but none of the 6 identical cases, have temperature "0"'
 
 
 def test_several_values_of_one_axis_and_the_value_that_never_differs() -> None:
@@ -102,7 +102,7 @@ def test_a_rule_that_is_not_exact_may_take_two_axes() -> None:
     some = [axes(k="5", dtype="float", batch="1")] * 4 + [axes(k="none", dtype="half", batch="1")] * 4
     identical = [*some, axes(k="5", dtype="half", batch="1"), *[axes(k="none", dtype="float", batch="2")] * 6]
     (rule,) = in_common(differing, identical).rules
-    assert rule == 'all 4 differing cases, and 1 of the 15 identical cases, have k "5", and dtype "half"'
+    assert rule == 'all 4 cases, and 1 of the 15 identical cases, have k "5", and dtype "half"'
 
 
 def test_what_is_necessary_and_what_is_sufficient_when_nothing_is_exact() -> None:
@@ -110,7 +110,7 @@ def test_what_is_necessary_and_what_is_sufficient_when_nothing_is_exact() -> Non
     identical = [axes(k="5", p="1")] + [axes(k="none", p="1")] * 5
     assert in_common(differing, identical) == (
         "",
-        ('all 4 differing cases, and 1 of the 6 identical cases, have k "5"',),
+        ('all 4 cases, and 1 of the 6 identical cases, have k "5"',),
     )
 
 
@@ -123,11 +123,11 @@ def test_nothing_is_claimed_without_identical_cases_or_without_axes() -> None:
 def test_cases_without_axes_are_not_counted_as_if_they_had_them() -> None:
     differing = [axes(batch="0")] * 3 + [{}]
     condition, (rule,) = in_common(differing, [axes(batch="1")] * 2)
-    assert rule.startswith("all 3 differing cases made from axes, but none of the 2 identical cases,")
+    assert rule.startswith("all 3 cases whose axes are known, but none of the 2 identical cases,")
     assert condition == ""
 
 
 def test_of_one_differing_case_only_what_no_identical_one_has_is_said() -> None:
     assert in_common([axes(k="5", p="1")], [axes(k="5", p="2"), axes(k="6", p="1")]) == ("", ())
     found = in_common([axes(k="5", p="1")], [axes(k="6", p="2"), axes(k="6", p="1")])
-    assert found == ("", ('the differing case, but none of the 2 identical cases, has k "5"',))
+    assert found == ("", ('the case, but none of the 2 identical cases, has k "5"',))

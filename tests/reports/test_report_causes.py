@@ -298,7 +298,7 @@ def test_where_a_version_raises_the_line_is_the_cause() -> None:
     target = replace(FOUND, groups=(group,), changes=(kernel, check), fixed_noise={}, distribution={})
     assert "The changed line that raises is in check (line 81 of vllm/a.py)." in cause_words(target)
     assert telling_changes(target, 10)[0].symbol == "vllm.a:check"
-    assert ("head raises", "at vllm/a.py:81") in group_facts(group)
+    assert ("head raises", "at head's vllm/a.py:81") in group_facts(group)
     unchanged = replace(target, groups=(replace(group, raised=("head vllm/b.py:81",)),))
     assert "that raises" not in cause_words(unchanged)
 
