@@ -18,6 +18,8 @@ _MEANS = {
 }
 RANGES_SAID = 6
 CHANGES_SAID = 3
+LEAST_SHARE = 12
+"""Lines that each definition that is shown gets at least, while there are any left."""
 
 
 # -- which of them the cause is about ---------------------------------------------------------------------------------
@@ -188,19 +190,34 @@ def telling_changes(target: TargetResult, most: int) -> list[Change]:
     if sum(len(change.lines) for change in changes) <= most:
         return changes
     leading = _where_raised(target) or _where_drawn(target) or _of_largest_group(target)
-    chosen = [_around(change, _new(change, lines)) for change, lines in leading]
-    named = {change.symbol for change in chosen}
-    for who in ("differing",) if chosen else ("differing", "both", ""):
-        if further := [_around(c, _new(c, ran)) for c in changes if (ran := _ran(c, who)) and c.symbol not in named]:
-            chosen += further
+    named = {change.symbol for change, _ in leading}
+    for who in ("differing",) if leading else ("differing", "both", ""):
+        if further := [(c, ran) for c in changes if (ran := _ran(c, who)) and c.symbol not in named]:
+            leading += further
             break
     kept = []
-    for change in chosen:
-        shown = change.lines[: max(0, most)]
+    for number, (change, lines) in enumerate(leading):
+        share = min(max(0, most), max(LEAST_SHARE, most // (len(leading) - number)))
+        chosen = _of_share(change, lines, share)
+        shown = chosen.lines[:share]
         most -= len(shown)
         if shown:
-            kept.append(replace(change, lines=shown, cut=change.cut + len(change.lines) - len(shown)))
+            kept.append(replace(chosen, lines=shown, cut=chosen.cut + len(chosen.lines) - len(shown)))
     return kept
+
+
+def _of_share(change: Change, lines: Sequence[ChangedLine], most: int) -> Change:
+    """The change, whole if it has no more lines than that; else around its telling lines, and around others as long as
+    these fit: those that only differing cases ran, and those with new words."""
+    if len(change.lines) <= most:
+        return change
+    wanted = [*_new(change, lines)]
+    chosen = _around(change, wanted)
+    for more in (_ran(change, "differing"), _new(change, _ran(change, ""))):
+        wanted += more
+        if len((larger := _around(change, wanted)).lines) <= most:
+            chosen = larger
+    return chosen
 
 
 def _new(change: Change, lines: Sequence[ChangedLine]) -> Sequence[ChangedLine]:
@@ -249,20 +266,13 @@ def numbered_lines(change: Change, most: int) -> Iterator[tuple[str, str]]:
     shown = change.lines[:most]
     indent = min((len(line.text) - len(line.text.lstrip()) for line in shown if line.text.strip()), default=0)
     width = max((len(str(line.head or line.base or 0)) for line in shown), default=1)
-    before: ChangedLine | None = None
+    base, head = 0, 0  # the last lines of each version
     for line in shown:
-        if before is not None and _gap(before, line):
+        if (base and line.base and line.base > base + 1) or (head and line.head and line.head > head + 1):
             yield "", "  ..."
         # A line around the changed ones is run or not for other reasons, too.
         mark = _MARKS.get(line.ran, " ") if line.sign != " " else " "
         yield f"{line.sign}{mark} {line.head or line.base or 0:>{width}}  ", line.text[indent:]
-        before = line
+        base, head = line.base or base, line.head or head
     if rest := change.cut + len(change.lines) - len(shown):
         yield "", f"  and {plural(rest, 'more line')}"
-
-
-def _gap(before: ChangedLine, line: ChangedLine) -> bool:
-    return any(
-        old is not None and new is not None and new > old + 1
-        for old, new in ((before.base, line.base), (before.head, line.head))
-    )

@@ -158,6 +158,36 @@ def test_of_long_changes_the_lines_that_only_differing_cases_ran_come_first() ->
     assert [len(change.lines) for change in telling_changes(unmarked, 20)] == [20]
 
 
+def test_of_long_changes_each_has_a_share_and_new_words_come_before_what_is_indented_otherwise() -> None:
+    old = tuple(ChangedLine("-", n, None, f"step_{n}()", "both") for n in range(1, 50))
+    moved = tuple(ChangedLine("+", None, n, f"    step_{n}()", "both") for n in range(1, 50))
+    long = Change("vllm.a:long", "changed", "vllm/a.py", "vllm/a.py", (*old, *moved, added(50, "both", "x = 1 / y")))
+    helper = Change("vllm.a:helper", "added", "", "vllm/a.py", tuple(added(n, "both") for n in range(90, 98)))
+    shown = telling_changes(replace(FOUND, changes=(long, helper), groups=()), 40)
+    assert [change.symbol for change in shown] == ["vllm.a:long", "vllm.a:helper"]
+    assert shown[0].lines[-1].text == "x = 1 / y"
+    assert shown[0].cut == len(long.lines) - len(shown[0].lines)
+    assert shown[1] == helper
+
+
+def test_a_gap_is_shown_between_lines_of_either_version() -> None:
+    lines = (ChangedLine("-", 69, None, "old"), ChangedLine("+", None, 70, "new"), ChangedLine("+", None, 82, "other"))
+    shown = list(change_lines(Change("vllm.a:f", "changed", "vllm/a.py", "vllm/a.py", lines), 9))
+    assert shown == ["-  69  old", "+  70  new", "  ...", "+  82  other"]
+
+
+def test_what_one_version_alone_breaks_stands_beside_the_cause() -> None:
+    broken = {"a row keeps its largest": {"checked": 48, "base": 0, "head": 1}}
+    broken |= {
+        "order does not matter": {"checked": 9, "base": 6, "head": 0},
+        "both": {"checked": 9, "base": 1, "head": 1},
+    }
+    said = cause_words(replace(DIFFERENT, relations=broken))
+    assert 'Only head breaks "a row keeps its largest" (1 of 48 cases).' in said
+    assert 'Only base breaks "order does not matter" (6 of 9 cases).' in said
+    assert '"both"' not in said
+
+
 def test_the_cause_names_no_more_than_was_seen() -> None:
     group = replace(GROUP, condition="", rules=(), likeness="different", lines=())
     one = changed("f", added(5, "both"), added(6, "both"))
