@@ -17,7 +17,7 @@ from typing import Any
 from difftest.call.outcome import NotCalled, Outcome, is_environment
 from difftest.call.poison import FILLS, fills
 from difftest.call.values import case_id
-from difftest.compare.outcomes import Difference, compare, undefined_leaves
+from difftest.compare.outcomes import Difference, compare, undefined_leaves, untouched_gaps
 from difftest.errors import DifftestError
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
@@ -64,12 +64,15 @@ class ShrinkRun(UnitRun):
         every = self.cases() if any(not choice["file"] for choice in self.task["choices"]) else []
         originals = [self.case_of(choice, every) for choice in self.task["choices"]]
         found: list[dict[str, Any]] = []
+        self.left_over: list[int] = []  # what differs by chance, for want of a better one
         for number in self.in_order(originals):
             found.append(self.use(number, originals[number]))
             if _is_small(found[-1]) or (not found[-1]["reason"] and self.task["kind"] in DEADLY):
                 break
             if not found[-1].get("no_file") and not self.decided(self.has_time):
                 break
+        if self.left_over and all(record["reason"] for record in found):
+            found.append(self.use(number := self.left_over[0], originals[number]))
         self.send(min(found, key=lambda record: (bool(record["reason"]), not _is_small(record), _size(record))))
 
     def in_order(self, originals: list[Case]) -> Iterator[int]:
@@ -100,6 +103,7 @@ class ShrinkRun(UnitRun):
         self.seen: dict[str, Any] | None = None
         self.unjudged = ""
         self.briefly = self.task["kind"] not in DEADLY
+        self.carefully = False
         self.reads_beside = True  # not asked
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
@@ -116,20 +120,26 @@ class ShrinkRun(UnitRun):
             if not self.accepts(pool, always=True):
                 return {"reason": f"{ALONE}{self.unjudged}"}
         self.reads_beside = not self.target.triton or not self.differs_by_itself(pool)
+        if self.target.triton and self.reads_beside and number not in self.left_over and len(self.task["choices"]) > 1:
+            self.left_over.append(number)
+            return {"reason": "the case differs by what lies beside its tensors"}
         found = self.lasting(self.reduced(pool))
         if self.seen is None:
             return {"reason": f"{ALONE}{self.unjudged}"}
         return self.record(found)
 
     def lasting(self, chain: list[Pool]) -> Pool:
-        """The last of the steps, or of what an earlier one becomes instead, that differs in a new process as well."""
+        """The last of the steps, or of what an earlier one becomes instead, that differs in a new process as well. What
+        an earlier one becomes has each of its steps looked at as the last one is: it went astray when it had not."""
         self.briefly = False
         for left in reversed(range(_ROUNDS)):
             self.renew()
             sound = self.last_sound(chain)
             if sound is chain[-1] or not left:
                 break
+            self.carefully = True
             chain = self.reduced(sound)
+            self.carefully = False
         return sound
 
     def renew(self) -> None:
@@ -189,7 +199,8 @@ class ShrinkRun(UnitRun):
         self.child.board.begin(self.child.slot)
         if isinstance(one, NotCalled) or isinstance(other, NotCalled):
             return False
-        return not compare(one, other, as_recorded=True)
+        gaps = untouched_gaps(one, other, FILLS)
+        return not compare(one, other, gaps, gaps, as_recorded=True)
 
     @property
     def unsteady(self) -> bool:
@@ -265,8 +276,41 @@ class ShrinkRun(UnitRun):
         if kind not in DEADLY and not self.seems(number, case, pool, identity):
             return False
         if self.briefly:
-            return self.reads_beside or self.base_ignores_margins(number, pool)
-        return all(self.in_full(number, case, pool, identity, dead) for _ in range(_UNSTEADY if self.unsteady else 1))
+            return self.reads_beside or (
+                self.base_ignores_margins(number, pool) and self.seems_so_with_margins(number, pool)
+            )
+        times = (_UNSTEADY if self.unsteady else 1) ** (1 + self.carefully)  # as often as it will have to
+        if not all(self.in_full(number, case, pool, identity, dead) for _ in range(times)):
+            return False
+        return self.reads_beside or not self.carefully or self.stays_with_margins(number, pool)
+
+    def seems_so_with_margins(self, number: int, pool: Pool) -> bool:
+        """Whether one call of each arm differs as it did, whatever lies beside its tensors."""
+        if self.task["kind"] in (Kind.UNDEFINED, Kind.INVARIANT):
+            return True  # which takes more calls to see
+        for byte in FILLS:
+            wide = copied(pool, _MARGIN, byte)
+            case = replace(self.original, build=lambda wide=wide: copied(wide))  # type: ignore[misc]
+            base, head = (self.call(number, arm, case, wide, self.pair[0]) for arm in (BASE, HEAD))
+            if isinstance(base, NotCalled) or isinstance(head, NotCalled):
+                return False
+            if not self.is_looked_for(self.compared(case, wide, base, head, [{}, {}])):
+                return False
+        return True
+
+    def is_looked_for(self, found: list[Difference]) -> bool:
+        return any(item.kind == self.task["kind"] and item.place == self.task["place"] for item in found)
+
+    def stays_with_margins(self, number: int, pool: Pool) -> bool:
+        """Whether a candidate that differs does so whatever lies beside its tensors, and base does the same."""
+        before = self.seen
+        stays = self.base_ignores_margins(number, pool)
+        for byte in FILLS if stays else ():
+            wide = copied(pool, _MARGIN, byte)
+            case = replace(self.original, build=lambda wide=wide: copied(wide))  # type: ignore[misc]
+            stays = stays and self.in_full(number, case, wide, case_id(self.target.name, wide), None)
+        self.seen = before
+        return stays
 
     def in_full(self, number: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> bool:
         """Whether a run of the candidate alone finds it."""
@@ -328,7 +372,7 @@ class ShrinkRun(UnitRun):
         if self.checks is not None and case.contract:
             self.index = number
             found += self.checks.check(pool, (base_live, live))
-        return any(item.kind == self.task["kind"] and item.place == self.task["place"] for item in found)
+        return self.is_looked_for(found)
 
     def relates(self, pool: Pool) -> bool:
         """Whether the case file's relations can take the candidate, as they must when it is run by itself."""
