@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from difftest.shrink.tree import Change, Path, edited, general, is_array, is_numbers, select, walk
+from difftest.shrink.tree import Change, Path, edited, general, is_array, is_numbers, is_plain_tensor, select, walk
 from difftest.target import Pool
 
 FIRST, LATER, INNER = "first", "later", "inner"
@@ -77,6 +77,7 @@ class Sizes:
     """The sizes of one pool.
 
     Attributes:
+        dicts, by_id: dicts whose keys are numbers: of requests, and in an item of a list, which is of one request, ids.
         offsets: leaves that are one longer than a size, which they are the offsets of.
     """
 
@@ -85,7 +86,9 @@ class Sizes:
         self.nodes = dict(walk(pool))
         self.axes = list(self._axes())
         self.integers = {path: value for path, value in self.nodes.items() if type(value) is int}
-        self.dicts = {p: v for p, v in self.nodes.items() if type(v) is dict and v and all(type(k) is int for k in v)}
+        keyed = {p: v for p, v in self.nodes.items() if type(v) is dict and v and all(type(k) is int for k in v)}
+        self.dicts = {p: v for p, v in keyed.items() if all(type(step) is not int for step in p)}
+        self.by_id = {p: v for p, v in keyed.items() if p not in self.dicts}
         self.ragged = self._find_ragged()
         self._structure = {path for ragged in self.ragged for path, _ in ragged.leaves}
         self.offsets = {path for ragged in self.ragged for path, form in ragged.leaves if form == "offsets"}
@@ -166,10 +169,10 @@ class Sizes:
                 if number in totals and number > 1:
                     change(path, lambda old: totals[old])
         position = {int(old): new for new, old in enumerate(index)}
-        if FIRST in how.roles:
-            for path, by_key in self.dicts.items():
-                if max(by_key) < size:
-                    change(path, lambda old: {position[k]: item for k, item in old.items() if k in position})
+        followers = [(FIRST, self.dicts), (LATER, self.by_id if how.remap else {})]
+        for path, by_key in (item for role, some in followers if role in how.roles for item in some.items()):
+            if max(by_key) < size:
+                change(path, lambda old: {position[k]: item for k, item in old.items() if k in position})
         if how.scalars and LATER in how.roles:
             for path, (least, most) in self._below.items():
                 if most == size and least >= 0 and path not in self._structure:
@@ -394,6 +397,11 @@ def _remapping(size: int, index: Indices, free: bool) -> Change:
         if isinstance(old, np.ndarray):
             return table[values].astype(old.dtype)
         moved = select(old, 0, np.arange(len(old))) if old.ndim else old.clone()
+        if not is_plain_tensor(moved):  # a row or a column that is not there is read from what lies around
+            memory = moved.untyped_storage()
+            around = moved.new_empty(0).set_(memory, 0, (memory.nbytes() // moved.itemsize,), (1,))
+            numbers = _int64(around)
+            around.copy_(torch.from_numpy(np.where((numbers >= 0) & (numbers < size), table[numbers % size], numbers)))
         return moved.copy_(torch.from_numpy(table[values]))
 
     return remap

@@ -184,3 +184,25 @@ def test_a_margin_lies_on_both_sides_of_memory_that_tensors_share() -> None:
     storage = found["whole"].untyped_storage()
     assert storage.data_ptr() == found["part"].untyped_storage().data_ptr()
     assert list(storage)[:16] == list(storage)[-16:] == [0xA5] * 16 and len(storage) == 12 + 32
+
+
+def test_ids_that_lie_around_a_table_become_fewer_with_the_vocabulary() -> None:
+    memory = torch.tensor([30, 30, 30, 3, 8, 9, 0, 1, 2, 30, 30], dtype=torch.int32)  # a row before it, what follows
+    pool = Sizes({"logits": torch.zeros(2, 40), "ids": memory[3:9].view(2, 3)}).cut(40, range(4), Cut((LATER,)))
+    assert pool["ids"].tolist() == [[3, 3, 3], [0, 1, 2]]
+    around = pool["ids"].new_empty(0).set_(pool["ids"].untyped_storage())
+    assert around.tolist() == [3, 3, 3, 3, 3, 3, 0, 1, 2, 3, 3]
+
+
+def test_ids_of_one_request_follow_the_vocabulary_and_numbers_of_requests_do_not() -> None:
+    pool = {
+        "logits": torch.zeros(3, 40),
+        "generators": {0: Seeded(1), 2: Seeded(2)},
+        "requests": [{"logit_bias": {0: 1.5, 2: 2.5, 33: 3.5}}, {}, {}],
+    }
+    fewer = Sizes(pool).cut(40, [2, 33], Cut((LATER,)))
+    assert fewer["requests"] == [{"logit_bias": {0: 2.5, 1: 3.5}}, {}, {}]
+    assert fewer["generators"] == pool["generators"]
+    first = Sizes(pool).cut(3, [2, 0], Cut((FIRST,), remap=False))
+    assert first["generators"] == {0: Seeded(2), 1: Seeded(1)}
+    assert first["requests"] == [{}, {"logit_bias": {0: 1.5, 2: 2.5, 33: 3.5}}]
