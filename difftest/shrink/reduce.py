@@ -23,6 +23,7 @@ from difftest.shrink.tree import (
     is_array,
     is_numbers,
     is_plain_tensor,
+    largest_axis,
     plain,
     pool_bytes,
     walk,
@@ -40,7 +41,10 @@ _LIKELY = 5
 """Requests that are tried as the only ones then."""
 
 SMALL = (1, 2, 3, 4, 8, 16, 32)
-"""Lengths to which a size is cut first."""
+"""Lengths to which a size is cut first; then one more than a block may have, a power of two."""
+
+_COARSE = 32
+"""Parts of a size of which each is left out at first; single positions of what is long only when values are simple."""
 
 _UNFIT = (IndexError, ValueError, RuntimeError, TypeError, OverflowError)
 """What making a candidate raises when lengths that look alike are not: there is no such candidate then."""
@@ -80,6 +84,7 @@ class Reducer:
         self._hint = tuple(dict.fromkeys(hint))
         self._ids = tuple(ids)
         self._refused: set[str] = set()
+        self._fine = False
         leaves: dict[Path, list[Any]] = {}
         for path, value in walk(pool):
             leaves.setdefault(general(path), []).append(value)
@@ -92,12 +97,15 @@ class Reducer:
         values = (self._dtypes, self._values, self._elements)
         try:
             self._repeated(boldly)  # what is small is executed in a moment, and so is all that follows
-            before = -1
-            while len(self.steps) > before:
-                before = len(self.steps)
-                self._repeated(shape)  # first: what is simpler may no longer differ when it is cut
-                for each in values:
-                    each()
+            for self._fine in (False, True):
+                before = -1
+                while len(self.steps) > before:
+                    before = len(self.steps)
+                    self._repeated(shape)  # first: what is simpler may no longer differ when it is cut
+                    for each in values:
+                        each()
+                if largest_axis(self.pool) < 2 * _COARSE:
+                    break  # that was all
         except OutOfTimeError:
             pass
         return self.pool
@@ -209,7 +217,8 @@ class Reducer:
         first: list[list[int]] = [*start.pointing(size, self._hint)[:2], *([h] for h in hints)]
         last = [[h] for h in self._hint[-1:] if h < size]
         if prefixes:
-            first = last + [list(range(n)) for n in SMALL if n < size] + first
+            blocks = [(1 << power) + 1 for power in range(5, (size - 1).bit_length())]
+            first = last + [list(range(n)) for n in (*SMALL, *blocks) if n < size] + first
             first += [[0, h] for h in hints if h]
         first[1:1] = start.used(size)[:3]
         if quick:
@@ -221,7 +230,7 @@ class Reducer:
             kept = self._first(start, size, first, how)
             if kept is None and number == 0 and prefixes:
                 kept = self._sampled(start, size, how)
-            if kept is None and number == 0:
+            if kept is None and (number == 0 or size <= _FEW // 2):
                 kept = self._thinned(start, size, list(range(size)), how, max(1, size // 8))
             if kept is not None:
                 self._thinned(start, size, kept, how, 1)
@@ -251,6 +260,8 @@ class Reducer:
         """Leave out runs of positions, long ones first; None when nothing could be."""
         found = None
         width = len(keep) // 2
+        if not self._fine:
+            least = max(least, len(keep) // _COARSE)
         while width >= least:
             at = 0
             while at < len(keep):
@@ -343,9 +354,12 @@ class Reducer:
             self._try(lambda path=path: edited(self.pool, {path: [_single]}))  # type: ignore[misc]
 
     def _values(self) -> None:
+        lengths = {axis.length for axis in sizes_of(self.pool).axes}
         for path, value in self._leaves():
             limit = _largest(value)
             for candidate in simpler(value, self._kept(path)):
+                if type(value) is int and value in lengths and not 0 < candidate < value:
+                    continue  # which states a length, or is as large as one may be
                 if self.contract and limit is not None and (_largest(candidate) or 0) > max(limit, 0):
                     continue
                 if self._set(path, candidate):
@@ -368,7 +382,7 @@ class Reducer:
         lengths = {axis.length for axis in sizes.axes}
         found = []
         for path, value in sizes.nodes.items():
-            if path in structure or (type(value) is int and value in lengths):
+            if path in structure or (type(value) is int and value in lengths and value <= _FEW):
                 continue
             if isinstance(value, bool) and self.contract:
                 continue

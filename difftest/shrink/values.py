@@ -142,10 +142,10 @@ def _constants(value: Any, kept: Common) -> Iterator[Any]:
         yield from ([type(x)(n) for x in value] for n in (0, 1))
         yield [type(x)(i) for i, x in enumerate(value)]
     elif is_array(value):
-        yield from _arrays(value)
+        yield from _arrays(value, masks=kept.low is None and not _is_float(value))
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def _arrays(value: Any, masks: bool) -> Iterator[Any]:
     def like(numbers: Any) -> Any:
         if isinstance(value, np.ndarray):
             return np.asarray(numbers).astype(value.dtype)
@@ -153,7 +153,7 @@ def _arrays(value: Any) -> Iterator[Any]:
         return made.copy_(torch.as_tensor(np.asarray(numbers)))
 
     shape = tuple(value.shape)
-    yield from (like(np.full(shape, n)) for n in (0, 1))
+    yield from (like(np.full(shape, n)) for n in (0, 1, *([-1] if masks else [])))  # -1: every bit
     array = _as_array(value)
     if array is None or array.dtype.kind not in "iuf" or array.size > 1 << 20:
         return

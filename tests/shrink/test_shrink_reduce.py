@@ -234,3 +234,42 @@ def test_what_indices_point_to_is_kept_first() -> None:
 
     Reducer(pool, wrong).run()
     assert tried.index(2) <= 4
+
+
+def test_a_length_may_also_be_a_limit_and_the_limit_is_lowered() -> None:
+
+    def wrong(p: Pool) -> bool:
+        logits, most = p["logits"], p["most"]
+        return logits is not None and most is not None and (most == 200 or 1 <= most < logits.shape[1])
+
+    found = Reducer({"logits": torch.ones(1, 200), "most": 200}, wrong).run()
+    assert (found["most"], found["logits"].shape[1]) == (1, 2)
+
+
+def test_each_way_to_leave_requests_out_is_tried_for_each_of_few() -> None:
+    """Here the numbers of `k` are below the number of requests, and yet no indices of them."""
+    pool = {"logits": torch.arange(8.0).reshape(4, 2), "k": torch.tensor([3, 2, 1, 2])}
+
+    def wrong(p: Pool) -> bool:
+        return p["logits"] is not None and p["k"] is not None and {1, 3} <= set(p["k"].tolist())
+
+    found = Reducer(pool, wrong).run()
+    assert found["k"].tolist() == [3, 1]
+
+
+def test_what_shows_beyond_a_block_is_cut_to_one_more_than_it() -> None:
+    tried = []
+
+    def wrong(p: Pool) -> bool:
+        tried.append(p["logits"].shape[1] if p["logits"] is not None else 0)
+        return tried[-1] > 1024
+
+    found = Reducer({"logits": torch.ones(1, 5000)}, wrong).run()
+    assert largest_axis(found) == 1025
+    assert tried.index(1025) < 16
+
+
+def test_a_mask_has_every_bit_where_that_is_enough() -> None:
+    mask = torch.tensor([[1942862150, 5], [-1724449360, 7]], dtype=torch.int32)
+    found = Reducer({"mask": mask}, lambda p: p["mask"] is not None and bool((p["mask"] < 0).any())).run()
+    assert set(found["mask"].flatten().tolist()) == {-1}
