@@ -70,7 +70,7 @@ _SECOND_BLOCK = (
 )
 
 NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
-    # (fault, target): how many requests or ids are needed, fewer of which do not differ so, and why
+    # (fault, target): how many requests, ids or rows of a request are needed, fewer of which do not differ so, and why
     **dict.fromkeys(_SECOND_BLOCK, ("ids", 1_025, BLOCK)),
     ("30132cd14", "v1.top_k_top_p"): ("requests", 8, "the line that changed chooses Triton for 8 requests or more"),
     ("row: offsets of a slice start elsewhere", "v1.sampling_mask_slice_request"): (
@@ -89,9 +89,22 @@ NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
         "a request moves in one step, and another one in the next",
     ),
     ("boundary: as many ids as there may be", "v2.logprob_token_ids"): ("ids", 128, "so many ids there may be"),
+    ("boundary: ranks of the first chunk", "v2.prompt_scores"): (
+        "requests",
+        5,
+        "a chunk holds 4 tokens of a prompt, and the fault shows from the second one on",
+    ),
+    ("H42: a request that left keeps its slot's drafts", "v2.request_state"): (
+        "requests",
+        4,
+        "a request comes, has drafts and leaves, and another one takes its slot",
+    ),
+    ("seldom", "v2.request_state"): ("requests", 4, "two requests come, and both leave"),
+    ("seldom", "v1.parse_output"): ("rows", 21, "the fault shows in a batch of just so many rows"),
     ("overflow: ranks of 16 bits", "v2.ranks_kernel"): ("ids", 32_768, "a rank of 16 bits holds no more"),
     ("H38: the mask's last word is left out", "v1.apply_grammar_bitmask"): ("ids", 33, WORD),
     ("H20: a row with no bit is left alone", "v2.grammar_bitmask_kernel"): ("ids", 33, WORD),
+    ("H38: the mask is read past its row", "v2.grammar_bitmask_kernel"): ("ids", 33, WORD),
     ("H20: a masked row sums to NaN", "v2.rejection_sample"): ("ids", 8_193, LARGE_BLOCK),
     ("H38: allowed ids leave the tail as it is", "v2.apply_logit_bias"): ("ids", 8_193, LARGE_BLOCK),
 }
@@ -325,7 +338,7 @@ def _of_no_file(row: Row, item: Reduced, target: TargetResult, request: api.RunO
 
 def _needed(row: Row, item: Reduced, request: api.RunOptions, folder: Path) -> str:
     """What a case needs that is not small and cannot be: its requests or ids, if with too few it does not differ so."""
-    from difftest.shrink.sizes import FIRST, LATER, Cut, Sizes  # here, since it imports torch
+    from difftest.shrink.sizes import FIRST, INNER, LATER, Cut, Sizes  # here, since it imports torch
 
     if (row.fault, row.target) not in NEEDS:
         return ""
@@ -335,7 +348,9 @@ def _needed(row: Row, item: Reduced, request: api.RunOptions, folder: Path) -> s
     if what == "requests" and many == needed and longest <= 16:
         fewer = Sizes(case.pool()).cut(many, range(needed - 1), Cut((FIRST,)))
     elif what == "ids" and many <= 3 and needed <= longest < 1.1 * needed:
-        fewer = Sizes(case.pool()).cut(longest, range(needed - 1), Cut((LATER,)))
+        fewer = Sizes(case.pool()).cut(longest, range(needed - 1), Cut((LATER, INNER)))
+    elif what == "rows" and many <= 3 and longest == needed:
+        fewer = Sizes(case.pool()).cut(longest, range(needed - 1), Cut((FIRST,)))
     else:
         return ""
     file = write_case(folder / "fewer.safetensors", case.target, case.case(), fewer)
