@@ -31,6 +31,10 @@ from difftest.target import Case, Pool, Target
 DEADLY = (Kind.CRASH, Kind.TIMEOUT)
 ALONE = "the case does not differ in the same way when it is run alone"
 
+_TURNS = {Kind.VALUE: Kind.UNDEFINED, Kind.UNDEFINED: Kind.VALUE}
+"""What a difference may be found as when its case is run alone: which of the two it is may rest on what the process had
+in memory before."""
+
 _ROUNDS = 3
 """How often at most what a case became is looked at in a new process."""
 
@@ -63,6 +67,18 @@ class ShrinkRun(UnitRun):
         self.read_journal()
         every = self.cases() if any(not choice["file"] for choice in self.task["choices"]) else []
         originals = [self.case_of(choice, every) for choice in self.task["choices"]]
+        self.reduce(originals)
+
+    def reduce(self, originals: list[Case]) -> None:
+        """Reduce one of the cases, and send what came of it."""
+        found = self.tried(originals)
+        if self.task["kind"] in _TURNS and all(record["reason"].startswith(ALONE) for record in found):
+            self.task = {**self.task, "kind": _TURNS[self.task["kind"]]}
+            found += self.tried(originals)
+        self.send(min(found, key=lambda record: (bool(record["reason"]), not _is_small(record), _size(record))))
+
+    def tried(self, originals: list[Case]) -> list[dict[str, Any]]:
+        """What came of the cases, up to one that became small."""
         found: list[dict[str, Any]] = []
         self.left_over: list[int] = []  # what differs by chance, for want of a better one
         for number in self.in_order(originals):
@@ -72,8 +88,9 @@ class ShrinkRun(UnitRun):
             if not found[-1].get("no_file") and not self.decided(self.has_time):
                 break
         if self.left_over and all(record["reason"] for record in found):
-            found.append(self.use(number := self.left_over[0], originals[number]))
-        self.send(min(found, key=lambda record: (bool(record["reason"]), not _is_small(record), _size(record))))
+            first = self.left_over[0]
+            found.append(self.use(first, originals[first]))
+        return found
 
     def in_order(self, originals: list[Case]) -> Iterator[int]:
         """The first of the cases, and where that does not become small the others, small ones first."""

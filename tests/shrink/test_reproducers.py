@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from difftest import api
 from difftest.record.casefile import read_case
 from difftest.result import Reduced, RunResult
+from difftest.run.shrinking import ALONE, ShrinkRun
+from difftest.target import Case
 
 CASES = """
 import torch
@@ -261,6 +265,29 @@ def test_what_rests_on_memory_beside_the_tensors_is_no_step_to_a_small_case(
     (target,) = api.run(request).targets
     (record,) = target.reduced
     assert (record.reason, record.requests, record.largest_axis) == ("", (40, 6), (50, 6))
+
+
+@pytest.mark.parametrize(("kind", "seen"), [("value", "undefined"), ("undefined", "value"), ("shape", "undefined")])
+def test_a_value_that_is_undefined_when_its_case_is_run_alone_is_reduced_as_that(kind: str, seen: str) -> None:
+    sent = []
+
+    class Run(ShrinkRun):
+        def __init__(self) -> None:
+            self.task = {"kind": kind, "choices": [{}]}
+
+        def use(self, number: int, original: Case) -> dict[str, Any]:
+            alike = self.task["kind"] == seen
+            sizes = {"bytes": [90, 3], "requests": [9, 1], "largest_axis": [9, 1]}
+            return {"reason": "", **sizes} if alike else {"reason": f"{ALONE}, but in {seen} at return"}
+
+        def decided(self, question: Callable[[], bool]) -> bool:
+            return True
+
+        def send(self, record: dict[str, Any], leaving: bool = True) -> None:
+            sent.append(record)
+
+    Run().reduce([Case("", dict)])
+    assert [bool(record["reason"]) for record in sent] == [kind == "shape"]
 
 
 def test_a_case_that_a_fuzz_drew_is_reduced_from_its_bytes(
