@@ -57,6 +57,7 @@ RARE = (
     "decimal context",
     "locale",
     "torch print options",
+    "numpy print options",
     "logging level",
     "standard descriptors",
 )
@@ -104,6 +105,7 @@ def _read_rare() -> tuple[Any, ...]:
         None if (decimal := sys.modules.get("decimal")) is None else _decimal_context(decimal),
         _locale.setlocale(_locale.LC_ALL),
         tuple(vars(_PRINTING).values()),
+        np.get_printoptions(),
         (logging.root.level, logging.root.manager.disable),
         (_is_open(0), _is_open(1), _is_open(2)),
     )
@@ -225,6 +227,8 @@ def _restore(name: str, value: Any) -> None:
     elif name == "torch print options":
         for setting, held in zip(vars(_PRINTING), value, strict=True):
             setattr(_PRINTING, setting, held)
+    elif name == "numpy print options":
+        np.set_printoptions(**value)
     elif name == "logging level":
         logging.root.setLevel(value[0])
         logging.disable(value[1])
@@ -240,6 +244,8 @@ def _changed_text(value: Any, start: Any) -> str:
         names = sorted(key for key in {**start, **value} if start.get(key) != value.get(key))
         texts = [f"{os.fsdecode(n)}={os.fsdecode(value[n])}" if n in value else f"no {os.fsdecode(n)}" for n in names]
         return "; ".join(texts)
+    if isinstance(value, dict) and isinstance(start, dict):
+        return "; ".join([f"{key}={held}" for key, held in value.items() if start.get(key) != held])
     if isinstance(value, list):
         return "; ".join(
             [*[f"with {x}" for x in value if x not in start], *[f"no {x}" for x in start if x not in value]]

@@ -94,7 +94,9 @@ class Closure:
 # -- the walk ---------------------------------------------------------------------------------------------------------
 
 # What a base class outside the tree calls by name: torch.nn.Module, Enum, Thread, JSONEncoder, Handler.
-_CALLED_BY_BASES = frozenset({"forward", "extra_repr", "_missing_", "run", "default", "emit", "format", "filter"})
+_CALLED_BY_BASES = frozenset(
+    {"forward", "backward", "setup_context", "extra_repr", "_missing_", "run", "default", "emit", "format", "filter"}
+)
 
 
 @dataclass

@@ -268,7 +268,7 @@ class Resolver:
             self.name(step, beneath, name, chains, key)
         for item in provider.imports_of(name):
             self._follow(step, item, chains, key)
-        if () in chains:
+        if () in chains or _may_make(provider, name, chains):
             step.bare.append(key)
 
     def _follow(self, step: Step, item: Import, chains: Iterable[Chain], via: Key, lazy: bool = False) -> None:
@@ -540,6 +540,16 @@ def resolver_of(sources: Sources, standins: StandIns) -> Resolver:
         sources.resolvers[key] = Resolver(sources, standins)  # which holds the stand-ins, so that the id stays theirs
     found: Resolver = sources.resolvers[key]
     return found
+
+
+def _may_make(facts: Facts, name: str, chains: Iterable[Chain]) -> bool:
+    """Whether reading attributes of a class may make an instance: what is none of its own methods may be a class method
+    that it inherits, or a member of an Enum, which are made with it."""
+    what = facts.member(name)
+    if not what.is_class or not what.bases:
+        return False
+    own = {method for part in facts.parts(name) for method in part.methods}
+    return any(chain and chain[0] not in own for chain in chains)
 
 
 def _piece(facts: Facts, qualname: str, parts: Iterable[Code]) -> Piece:

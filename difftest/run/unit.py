@@ -349,8 +349,11 @@ class UnitRun:
             self.counts["both_raised"] += base.raised == head.raised
             raised = base.raised if is_environment(base) else head.raised
             assert raised is not None
-            who = "both arms" if base.raised == head.raised else ARM_NAMES[BASE if is_environment(base) else HEAD]
-            self.not_measured(f"not exercised: {who} cannot run here: {raised[1][:200]}")
+            if base.raised == head.raised:
+                self.not_measured(f"not exercised: both arms cannot run here: {raised[1][:200]}")
+            else:  # what the other arm did is not what this one did, wherever the reason lies
+                who = ARM_NAMES[BASE if is_environment(base) else HEAD]
+                self.not_measured(f"{who} cannot run here: {raised[1][:200]}")
             return
         # base against base, under the other fill
         again, base_undefined, unsteady = self.under_other_fill(index, BASE, case, pool, base)
@@ -707,4 +710,5 @@ def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> 
     found = base if isinstance(base, NotCalled) else head
     assert isinstance(found, NotCalled)
     arm = ARM_NAMES[BASE if found is base else HEAD]
-    return f"{found.reason} (in {arm})" if arm not in found.reason else found.reason
+    reason = found.reason.removeprefix("not exercised: ")  # the other arm came to its call
+    return f"{reason} (in {arm})" if arm not in reason else reason
