@@ -363,7 +363,8 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     units: list[Unit] = []
     shares = state.shares
     for position, item in enumerate(state.planned):
-        executes = item.code == "changed" or (item.code == "same" and options.execute_same)
+        asked = options.execute_same or bool(options.case and options.targets)
+        executes = item.code == "changed" or (item.code == "same" and asked)
         if not executes:
             state.results[position] = _unexecuted(state, item)
             state.observer.finish(state.results[position])

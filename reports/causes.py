@@ -20,6 +20,7 @@ from .words import contract_split, plain, plural, total
 
 WAYS_SAID = 3
 BROKEN_SAID = 2
+ONLY_DIFFERING = "of those looked at only differing cases run"
 _ULP = re.compile(r"\d+ ulp apart")
 _FAR = 1e6
 """From here on a distance in ulp is no more than an order of magnitude."""
@@ -101,6 +102,16 @@ def _ulp(distance: float) -> str:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
+def more_groups(target: TargetResult, shown: int) -> str:
+    """`and 2 more groups`; empty when all are shown. A result holds the first ones only."""
+    rest = len(target.groups[shown:])
+    if not rest:
+        return ""
+    if len(target.groups) >= GROUPS_SHOWN:
+        return f"and at least {plural(rest, 'more group')}"
+    return f"and {plural(rest, 'more group')}"
+
+
 def way_words(way: Way, cases: int) -> str:
     """`return[1]: values differ`, with the number of cases where these are not all of the group."""
     what = f"{plain(way.place, 80)}: {_WORDS[Kind(way.kind)]}"
@@ -153,7 +164,7 @@ def group_facts(group: Group) -> list[tuple[str, str]]:
         (f"{arm} raises", f"at {arm}'s {plain(place, 300)}")
         for arm, _, place in (r.partition(" ") for r in group.raised)
     ]
-    for name, lines in (("only they run", group.lines), ("run changed", group.shared_lines)):
+    for name, lines in ((ONLY_DIFFERING, group.lines), ("run changed", group.shared_lines)):
         if lines:
             facts.append((name, plain(", ".join(line_ranges(lines)), 400)))
     return facts + [("note", plain(note, 300)) for note in group.notes]
@@ -181,7 +192,8 @@ def _shown_by(target: TargetResult) -> str:
     group = target.groups[0]
     what = ways_words(group, 2)
     rest = sum(not other.within for other in target.groups[1:])
-    more = f" {plural(rest, 'smaller group')} {'differs' if rest == 1 else 'differ'} otherwise." if rest else ""
+    least = "At least " if len(target.groups) >= GROUPS_SHOWN else ""
+    more = f" {least}{plural(rest, 'other group')} {'differs' if rest == 1 else 'differ'} otherwise." if rest else ""
     more += (
         " Some of these cases differ in other ways, too." if any(other.within == 1 for other in target.groups) else ""
     )

@@ -40,8 +40,7 @@ def code_words(target: TargetResult) -> str:
         return f"{only} draws with {base or head}, which {other} does not: {_said(drawn)}."
     one = len(changes) == 1
     if telling := _of_largest_group(target):
-        who = "these" if len(target.groups) > 1 else "differing ones"
-        only = f"of the {plural(sum(target.traced.values()), 'case')} looked at only {who} run"
+        only = f"of the {plural(sum(target.traced.values()), 'case')} looked at only differing ones run"
         if one:
             return f"The only changed definition is {_name(telling[0][0])}; {only} {_where(*telling[0])}."
         loaded = [(change, _ran(change, "")) for change in changes if change.runs == "load"]

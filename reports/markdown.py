@@ -22,6 +22,7 @@ from .causes import (
     further_detail,
     group_facts,
     group_title,
+    more_groups,
     ulp_words,
 )
 from .changes import by_relevance, change_lines, change_title, legend, telling_changes
@@ -260,8 +261,7 @@ def _difference(target: TargetResult, result: RunResult, step: Step) -> str:
         parts.append(f"**Likely cause.** {text(cause, step.cause)}")
     parts += [f"**{name.capitalize()}.** {text(value, 1_200)}." for name, value in chance_facts(target) if step.groups]
     parts += [_group(number, group) for number, group in enumerate(target.groups[: step.groups], 1)]
-    if step.groups and (rest := len(target.groups[step.groups :])):
-        parts.append(f"and {plural(rest, 'more group')}")
+    parts += [more_groups(target, step.groups)] if step.groups else []
     open_lines = telling_changes(target, step.lines)
     parts += [_code_of(change) for change in open_lines]
     if open_lines and (marks := legend(target)):

@@ -29,6 +29,7 @@ from .causes import (
     further_detail,
     group_facts,
     group_title,
+    more_groups,
     ulp_words,
 )
 from .changes import change_title, legend, numbered_lines, telling_changes
@@ -180,8 +181,8 @@ def _differing(target: TargetResult, result: RunResult, console: Console) -> Non
     for number, group in enumerate(target.groups[:GROUPS_IN_TERMINAL], 1):
         console.print()
         _group(number, group, console)
-    if (rest := len(target.groups) - GROUPS_IN_TERMINAL) > 0:
-        _line(console, f"and {plural(rest, 'more group')}", indent=2, style="dim")
+    if more := more_groups(target, GROUPS_IN_TERMINAL):
+        _line(console, more, indent=2, style="dim")
     if not target.groups:
         _ungrouped(target, console)
     _changes(target, console)

@@ -622,7 +622,8 @@ class _Walker:
             said += f" by {' and '.join(wrote)}"
         self.add(
             Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(),
-            count=len(at), size=len(x), detail=(f"outside the view: {said}",),
+            count=len(at),
+            detail=(f"outside the view: {said}", f"{len(at)} byte{'' if len(at) == 1 else 's'} there differ"),
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from difftest.lift.closure import Closure, Key, Piece
+from difftest.lift.syntax import source_lines
 from difftest.result import CONTEXT_LINES, Change, ChangedLine
 
 Read = Callable[[str], bytes | None]
@@ -41,7 +42,7 @@ def closure_changes(base: Closure | None, head: Closure | None, read_base: Read,
         read = read_head if of_head else read_base
         key = (of_head, piece.path)
         if key not in files:
-            files[key] = (read(piece.path) or b"").decode("utf-8", errors="replace").splitlines()
+            files[key] = source_lines(read(piece.path))
         return _own_lines(piece, files[key])
 
     found = []

@@ -185,7 +185,8 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
     if sure and not told:
         best_one = max(sure, key=lambda p: _held((p,), differing))
         some = f"{_held((best_one,), differing)} of {many} cases"
-        told.append(f"{some}, but none of the {others}, have {best_one.words()}")
+        none = "not the" if len(identical) == 1 else "none of the"
+        told.append(f"{some}, but {none} {others}, have {best_one.words()}")
     return Common("", tuple(told))
 
 

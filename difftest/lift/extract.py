@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from difftest.lift.closure import Closure, Piece
+from difftest.lift.syntax import source_lines
 
 
 def extract(closure: Closure, read: Callable[[str], bytes | None]) -> str:
@@ -19,7 +20,7 @@ def extract(closure: Closure, read: Callable[[str], bytes | None]) -> str:
             by_file.setdefault(piece.path, []).append(piece)
     parts: list[str] = []
     for path in sorted(by_file):
-        lines = (read(path) or b"").decode("utf-8", errors="replace").splitlines()
+        lines = source_lines(read(path))
         shown = 0
         for piece in sorted(by_file[path], key=lambda p: (p.first, p.last)):
             first = max(piece.first, shown + 1)

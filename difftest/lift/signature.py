@@ -11,6 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 from difftest.lift.source import FunctionNode, last_name, root_name
 from difftest.lift.sources import Sources
+from difftest.lift.syntax import source_lines
 
 Kind = dict[str, Any]
 """What a value is: `kind`, and `of` (of what a list, tuple or dict is), `values` of a literal, or of a class of the
@@ -223,7 +224,7 @@ class _Reader:
         source = self.sources.module(module)
         if source is None:
             return {}
-        lines = source.data.decode("utf-8", "replace").splitlines()
+        lines = source_lines(source.data)
         found = {}
         for argument in arguments:
             here = lines[argument.lineno - 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import hashlib
+import re
 from collections.abc import Iterable
 
 _SKIPPED = frozenset({"type_comment", "ctx", "kind", "type_params", "type_ignores"})
@@ -162,3 +163,9 @@ def parse(data: bytes, path: str = "<unknown>") -> ast.Module:
     finally:
         if collects:
             gc.enable()
+
+
+def source_lines(data: bytes | None) -> list[str]:
+    """The lines of a source file as Python counts them: a form feed, say, ends none."""
+    lines = re.split("\r\n|\r|\n", (data or b"").decode("utf-8", errors="replace"))
+    return lines[:-1] if lines[-1] == "" else lines

@@ -110,8 +110,8 @@ class Explanation:
                 if lines is not None:
                     seen[arm] = lines
                     places += [f"{ARM_NAMES[arm]} {self.raised_at}"] if self.raised_at else []
-            if group is not None and not groups[group]:
-                raised[group] = sorted(places)
+            if group is not None:
+                raised[group] = sorted({*raised[group], *places})
             if HEAD not in seen:
                 continue
             traced[who] += 1
@@ -211,12 +211,18 @@ def _wrapped(target: Target, symbol: str, around: Around) -> Target:
 
 
 def _raised_at(error: BaseException, folder: str) -> str:
-    """The last line of the arm that an exception passed through, `path:line`; of the one that caused it, if any."""
-    while error.__cause__ is not None:
+    """The last line of the arm that an exception passed through, `path:line`; where others' code raised it from another
+    exception, as Triton's interpreter does, of that one."""
+    while error.__cause__ is not None and not _is_raised_in(error, folder):
         error = error.__cause__
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [f"{file.removeprefix(folder)}:{line}" for file, line in frames if file.startswith(folder)]
     return own[-1] if own else ""
+
+
+def _is_raised_in(error: BaseException, folder: str) -> bool:
+    last = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    return bool(last) and last[0].startswith(folder)
 
 
 def _who(marks: set[str]) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,20 @@ class Planned:
 
 
 class Planner:
-    """Binds targets in arms and finds their closures, each once."""
+    """Binds targets in arms and finds their closures, each once.
+
+    Args:
+        host: the installed package that real objects are taken from; stand-ins take their place without it.
+
+    Raises:
+        UsageError: that package is not installed.
+    """
 
     def __init__(self, host: str | None = None) -> None:
+        if host is not None and find_spec(host) is None:
+            raise UsageError(
+                f"--host {host}: no package {host} is installed here; without --host stand-ins take its place"
+            )
         self.host = host
         self._standins: dict[str, StandIns] = {}
         self._bound: dict[tuple[str, str], Bound] = {}

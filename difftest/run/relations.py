@@ -76,13 +76,13 @@ class RelationChecks:
         return self._checked[relation.name] < relation.limit and self._resting[relation.name] <= 0
 
     def _judge(self, name: str, measured: list[bool], said: list[str | None]) -> list[Difference]:
-        if not any(measured):
+        if not all(measured):  # how the arm that raised differs is told without it
             return []
         counts = self.counts.setdefault(name, Counter())
         counts["checked"] += 1
         counts["base"] += said[BASE] is not None
         counts["head"] += said[HEAD] is not None
-        if said[HEAD] is not None and said[BASE] is None and measured[BASE]:
+        if said[HEAD] is not None and said[BASE] is None:
             return [Difference(Kind.INVARIANT, name, "holds", str(said[HEAD]))]
         return []
 

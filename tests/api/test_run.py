@@ -14,7 +14,7 @@ import pytest
 
 from difftest import api
 from difftest.demo import make_repository
-from difftest.errors import UsageError
+from difftest.errors import NothingCompared, UsageError
 from difftest.reports.words import exercise_lines
 from difftest.result import RunResult, TargetResult
 
@@ -101,6 +101,16 @@ def test_one_case_can_be_run_again_by_its_id(options: api.RunOptions) -> None:
     target = only(api.run(replace(options, heads=("subtle-bug",), examples=None, case=found.case)))
     assert target.cases.executed == target.cases.different == 1
     assert target.mismatches[0] == found
+
+
+def test_an_unknown_case_of_a_named_target_is_refused_though_the_code_is_the_same(options: api.RunOptions) -> None:
+    with pytest.raises(NothingCompared, match="no such case"):
+        api.run(replace(options, heads=(options.base,), case="0000000000000000"))
+
+
+def test_a_host_that_is_not_installed_is_refused(options: api.RunOptions) -> None:
+    with pytest.raises(UsageError, match="--host absent_package: no package absent_package is installed here"):
+        api.run(replace(options, host="absent_package"))
 
 
 def test_a_new_required_argument_is_unmeasured_and_named(options: api.RunOptions) -> None:

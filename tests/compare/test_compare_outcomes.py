@@ -313,7 +313,7 @@ def test_who_wrote_between_the_rows(base: float, head: float, who: str) -> None:
     before = dict(outcome(changed={"logits": _padded(0.0)}).changed)
     left, right = (outcome(changed={"logits": _padded(gap)}) for gap in (base, head))
     (found,) = compare(left, right, initial=before)
-    assert found.detail == (f"outside the view: byte 14 of its storage was written by {who}",)
+    assert found.detail == (f"outside the view: byte 14 of its storage was written by {who}", "8 bytes there differ")
 
 
 def test_what_a_call_left_around_a_view_is_no_difference_and_what_it_took_from_there_is() -> None:

@@ -143,3 +143,9 @@ def test_what_no_call_can_run_carries_no_mark() -> None:
     change = Change("m:f", "changed", "m.py", "m.py", lines)
     (change,) = marked([change], {"head": {"m.py": {9: "both"}}}, {"head": {"m.py": {4}}})
     assert [line.ran for line in change.lines] == ["", "none", ""]
+
+
+def test_lines_are_counted_as_python_counts_them() -> None:
+    old = "import math\n\f\n# a page, \u2028 and \x85 in a comment\ndef f(x):\n    return x\n"
+    (change,) = changes({"pack/a.py": old}, {"pack/a.py": old.replace("return x", "return -x")})
+    assert shown(change)[-2:] == ["-5/     return x", "+/5     return -x"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_trees import closure_of
+from small_trees import closure_of, names
 
 from difftest.demo import TREES
 from difftest.profiles import standins_for
@@ -294,6 +294,28 @@ def _demo_files() -> dict[str, str]:
     files = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
     # no layout is left, so that a line belongs to one statement only, and text and syntax have the same lines
     return {path: ast.unparse(ast.parse(text)) + "\n" for path, text in files.items()}
+
+
+@pytest.mark.parametrize(
+    ("classes", "body"),
+    [
+        ("class Up:\n @classmethod\n def make(cls, v): return cls(v)\nclass K(Up):\n def __init__(self, v): self.v = v + 1", "K.make(1).v"),
+        ("class K(dict):\n def __getitem__(self, k): return 1", "K.fromkeys([1])[1]"),
+        ("import enum\nclass K(enum.Enum):\n A = 1\n def __str__(self): return '1'", "str(K.A)"),
+        ("import enum\nclass Up(enum.Enum): pass\nclass K(Up):\n A = 1\n def __init__(self, v): self.w = v + 1\nX = K.A", "X.w"),
+        ("import torch\nclass K(torch.autograd.Function):\n @staticmethod\n def forward(ctx, v): return v + 1", "K.apply(2)"),
+    ],
+)  # fmt: skip
+def test_what_makes_instances_out_of_sight_counts(classes: str, body: str) -> None:
+    text = f"{classes}\ndef f(): return {body}\n"
+    head = text.replace("+ 1", "+ 2").replace("return 1", "return 2").replace("'1'", "'2'")
+    one, other = (closure_of({"pkg/__init__.py": "", "pkg/m.py": code}, "pkg.m:f") for code in (text, head))
+    assert one.digest != other.digest
+
+
+def test_a_static_method_alone_makes_no_instance() -> None:
+    text = "class Up: pass\nclass K(Up):\n def __init__(self): self.v = 1\n @staticmethod\n def g(): return 1\ndef f(): return K.g()\n"
+    assert "pkg.m:K.__init__" not in names(closure_of({"pkg/__init__.py": "", "pkg/m.py": text}, "pkg.m:f"))
 
 
 @pytest.mark.parametrize(

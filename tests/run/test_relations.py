@@ -107,6 +107,12 @@ def test_a_result_that_a_check_cannot_read_is_broken_not_a_crash(tmp_path: Path,
     assert "cannot be checked" in next(m.head for m in target.mismatches if m.kind == "invariant")
 
 
+def test_what_only_one_version_comes_to_is_not_checked(tmp_path: Path) -> None:
+    base = "if len(values) < 3:\n        raise ValueError('short')\n    return values.abs()"
+    target = run(tmp_path, base, NEGATIVE)
+    assert target.relations["no result is negative"] == {"checked": 5, "base": 0, "head": 5}
+
+
 def test_a_relation_rests_between_two_checks(tmp_path: Path) -> None:
     target = run(tmp_path, GOOD, GOOD.replace("abs()", "abs().clone()"), CASES.replace("limit=5", "limit=5, every=3"))
     checked = target.relations["reversing the values reverses the result"]["checked"]
