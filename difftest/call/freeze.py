@@ -55,7 +55,7 @@ _PLAIN = (int, bool, bytes, type(None))
 _ARM = "difftest"
 """In every name that differs between the arms by the arm only: of modules, and of the folders of their files."""
 _OF_COMPILER = ("_dynamo", "_has_dynamo", "_specialize")  # attributes that torch's compiler gives a tensor
-_ENUM_VALUES = (int, float, complex, str, bytes, tuple, type(None))
+_ENUM_VALUES = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset, torch.Tensor, type(None))
 _CONTENTLESS = (object, type(threading.Lock()), type(threading.RLock()), type(...), type(NotImplemented))
 _PRINTED = (
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, np.dtype, range,
@@ -372,8 +372,9 @@ class Freezer:
             return ("enum " + name, value.name, self(held) if isinstance(held, _ENUM_VALUES) else type(held).__name__)
         if (state := held_state(value)) is not None:
             return ("generator", *state)
-        if kind is complex:
-            return ("complex", struct.pack("<dd", value.real, value.imag))
+        if isinstance(value, complex):
+            number = complex.__complex__(value)
+            return self._with_attributes(value, (name, struct.pack("<dd", number.real, number.imag)))
         if isinstance(value, _PRINTED):
             return (name, str(value))
         if isinstance(value, PurePath):
@@ -390,6 +391,8 @@ class Freezer:
             return self._plain_subclass(value)
         if dataclasses.is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009
             return self._dataclass(value)
+        if isinstance(value, torch.UntypedStorage | torch.TypedStorage):
+            return self._storage(value)
         if kind in _CONTENTLESS:
             return ("opaque", name)
         return self._once(self._mutable, value)
@@ -427,8 +430,19 @@ class Freezer:
         if dataclasses.is_dataclass(value):
             return self._dataclass(value)
         if hasattr(value, "__dict__") or any(_slots(cls) for cls in kind.__mro__):
-            return ("fields", name, tuple(self._attributes(value)))
+            attributes = tuple(self._attributes(value))
+            if _compiled_base(cast(Any, kind)) is object or (made := _made_from(value)) is None:
+                return ("fields", name, attributes)
+            return ("fields", name, (*attributes, ("content", self._remade(made, getattr(value, "__dict__", None)))))
         return self._reduced(value)
+
+    def _storage(self, value: Any) -> Frozen:
+        """The memory of a tensor as an object of its own."""
+        typed = isinstance(value, torch.TypedStorage)
+        held = value._untyped_storage if typed else value
+        data = torch.empty(0, dtype=torch.uint8, device=held.device).set_(held)
+        parts = [("data", self._tensor(data)), ("dtype", ("str", str(value.dtype) if typed else ""))]
+        return ("fields", type(value).__name__, tuple(parts))
 
     def _dataclass(self, value: Any) -> Frozen:
         names = [f.name for f in dataclasses.fields(value)]
@@ -471,23 +485,44 @@ class Freezer:
     def _reduced(self, value: Any) -> Frozen:
         """An object of a compiled class, which has neither attributes nor slots: what it would be made from again."""
         name = type(value).__name__
-        try:
-            made = value.__reduce_ex__(2)
-        except Exception:
-            made = None
+        made = _made_from(value)
         if made is None:
             self._unread(name)
             return ("opaque", name)
         if isinstance(made, str):
             return (name, made)
+        return ("fields", name, (("content", self._remade(made, None)),))
+
+    def _remade(self, made: Any, known: Any) -> Frozen:
+        """What pickle would make an object from, without the attributes that are `known`."""
+        if isinstance(made, str):
+            return ("str", made)
         self._alive.append(made)
-        content = (made[1], *made[2:3], *[list(items) for items in made[3:5] if items is not None])
+        state = [item for item in made[2:3] if item is not known]
+        content = (made[1], *state, *[list(items) for items in made[3:5] if items is not None])
         self._alive.append(content)
-        return ("fields", name, (("content", self(content)),))
+        return self(content)
 
 
 def _keys(value: torch.Tensor) -> int:
     return int(torch._C._dispatch_keys(value).raw_repr())
+
+
+def _made_from(value: Any) -> Any:
+    """What pickle would make an object from again, or None."""
+    try:
+        return value.__reduce_ex__(2)
+    except Exception:
+        return None
+
+
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
+
+
+@functools.cache
+def _compiled_base(kind: type) -> type:
+    """The first class above one that is not written in Python: its instances may hold what no attribute shows."""
+    return next(cls for cls in kind.__mro__ if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE)
 
 
 @functools.cache
