@@ -217,8 +217,7 @@ class Reducer:
         first: list[list[int]] = [*start.pointing(size, self._hint)[:2], *([h] for h in hints)]
         last = [[h] for h in self._hint[-1:] if h < size]
         if prefixes:
-            blocks = [(1 << power) + 1 for power in range(5, (size - 1).bit_length())]
-            first = last + [list(range(n)) for n in (*SMALL, *blocks) if n < size] + first
+            first = last + [list(range(n)) for n in SMALL if n < size] + self._beyond_blocks(size) + first
             first += [[0, h] for h in hints if h]
         first[1:1] = start.used(size)[:3]
         if quick:
@@ -235,6 +234,14 @@ class Reducer:
             if kept is not None:
                 self._thinned(start, size, kept, how, 1)
                 return
+
+    def _beyond_blocks(self, size: int) -> list[list[int]]:
+        """As many positions as a block may have, a power of two, and one more, or those in question beyond it."""
+        found = []
+        for block in (1 << power for power in range(5, (size - 1).bit_length())):
+            far = sorted({i for i in (*self._ids, *self._hint) if block <= i < size})
+            found += [[*range(block), *more] for more in ([block], far) if more and block + len(more) < size]
+        return found
 
     def _first(self, start: Sizes, size: int, keeps: Sequence[list[int]], how: Cut) -> list[int] | None:
         for keep in keeps:

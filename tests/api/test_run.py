@@ -30,7 +30,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(repository: Path) -> api.RunOptions:
-    return api.RunOptions(base="base", heads=("faster",), repo=repository, targets=("v1.parse_output",), examples=300)
+    return api.RunOptions(
+        base="base", heads=("faster",), repo=repository, targets=("v1.parse_output",), examples=300, explain=False
+    )
 
 
 def only(result: RunResult) -> TargetResult:

@@ -79,8 +79,14 @@ def all_end(pids: set[int], seconds: float = 10.0) -> bool:
 @contextmanager
 def hanging(command: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """The run, once its worker and the child that hangs are there, and their process ids."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background inherit none
+    ) as run:
         try:
             until = time.monotonic() + 60
             while len(pids := descendants(run.pid)) < 2 or not list((tmp_path / "scratch").glob("*/child0.log")):

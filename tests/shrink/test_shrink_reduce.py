@@ -269,6 +269,20 @@ def test_what_shows_beyond_a_block_is_cut_to_one_more_than_it() -> None:
     assert tried.index(1025) < 16
 
 
+def test_an_id_beyond_a_block_is_kept_behind_as_many_as_the_block_has() -> None:
+    tried = []
+
+    def wrong(p: Pool) -> bool:
+        tried.append(p["logits"].shape[1] if p["logits"] is not None else 0)
+        return tried[-1] > 1024 and bool((p["logits"][0, 1024:] == 7.0).any())
+
+    logits = torch.ones(1, 5000)
+    logits[0, 3000] = 7.0
+    found = Reducer({"logits": logits}, wrong, ids=(3000,)).run()
+    assert largest_axis(found) == 1025
+    assert tried.index(1025) < 24
+
+
 def test_a_mask_has_every_bit_where_that_is_enough() -> None:
     mask = torch.tensor([[1942862150, 5], [-1724449360, 7]], dtype=torch.int32)
     found = Reducer({"mask": mask}, lambda p: p["mask"] is not None and bool((p["mask"] < 0).any())).run()
