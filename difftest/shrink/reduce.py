@@ -230,7 +230,7 @@ class Reducer:
             if kept is None and number == 0 and prefixes:
                 kept = self._sampled(start, size, how)
             if kept is None and (number == 0 or size <= _FEW // 2):
-                kept = self._thinned(start, size, list(range(size)), how, max(1, size // 8))
+                kept = self._thinned(start, size, list(range(size)), how, max(1, size // (64 if self._fine else 8)))
             if kept is not None:
                 self._thinned(start, size, kept, how, 1)
                 return
