@@ -13,6 +13,7 @@ from difftest.lift.facts import Facts
 from difftest.record import cases as recordings
 from difftest.record.casefile import CaseFile, read_case
 from difftest.result import Mismatch, Verdict
+from difftest.run import forkserver
 from difftest.run.plan import ArmSource, Bound, Planner
 from difftest.survey import changed_names
 from difftest.sweep import watched_paths
@@ -103,6 +104,7 @@ class _Search:
         return (False if alike or found.verdict != Verdict.UNMEASURED else None), found.reason, None
 
 
+@forkserver.kept()
 def bisect(options: api.RunOptions, good: str, bad: str, said: Callable[[str], None] = lambda line: None) -> Bisection:
     """Find the first commit between two revisions at which a case's outcome is not what it is at the good one.
 

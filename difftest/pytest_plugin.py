@@ -14,7 +14,7 @@ import shlex
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,6 +87,13 @@ class Comparisons:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["difftest"] = {"folder": str(self.folder), "targets": self.targets}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        from difftest.run import forkserver
+
+        with forkserver.kept():
+            return (yield)
 
     def pytest_unconfigure(self) -> None:
         if not self.worker and self.folder.name:

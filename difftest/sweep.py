@@ -10,6 +10,7 @@ from typing import Any
 from difftest import api, catalog
 from difftest.errors import DifftestError, NothingCompared, UsageError
 from difftest.result import RunResult, Verdict
+from difftest.run import forkserver
 from difftest.trees.cache import cache_folder
 from difftest.trees.git import Repository, commits
 
@@ -86,8 +87,9 @@ def sweep(options: api.RunOptions, revisions: str, engine: str = "local") -> Ite
     if engine == "ray":
         yield from _on_ray(jobs)
     else:
-        for job in jobs:
-            yield one(*job)
+        with forkserver.kept():
+            for job in jobs:
+                yield one(*job)
 
 
 def one(options: api.RunOptions, commit: str) -> SweptCommit:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import pytest
 
+from difftest.run import forkserver
+
 LACKING = (
     "needs a CUDA device",
     "there is an accelerator",
@@ -30,6 +32,13 @@ def _judged(report: Report) -> Report:
         report.outcome = "failed"
         report.longrepr = f"{report.nodeid} was skipped, and CI is set: {reason}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop() -> Generator[None, object, object]:
+    """Torch is imported once for all runs that tests make in this process; the command's tests start it as users do."""
+    with forkserver.kept():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

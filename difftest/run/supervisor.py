@@ -12,7 +12,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections import Counter, deque
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from difftest.errors import DifftestError
 from difftest.processes import python_command
 from difftest.result import Kind
+from difftest.run import forkserver
 from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, FIRST_CALL, Board, Channel
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ MAX_RENEWALS = 60
 SILENT_SECONDS = 120.0
 """How long a child may do nothing but build cases, or be lost in code under test after a call, before it is killed."""
 _SAME_STEP = 0.02  # seconds: what two readings of when a step of a child began may be apart
+WORKER = "difftest.run.worker"
+"""The program that runs cases."""
 ALLOCATOR = "glibc.malloc.tcache_count=0"
 """The C library's per-thread caches skip the fill that tells undefined bytes (:mod:`difftest.call.poison`)."""
 
@@ -169,7 +171,7 @@ class Supervisor:
         device: str,
         slots: int,
         triton_interpreter: bool,
-        module: str = "difftest.run.worker",
+        module: str = WORKER,
         allocator: str = ALLOCATOR,
     ) -> None:
         try:
@@ -216,17 +218,10 @@ class Supervisor:
             environment["GLIBC_TUNABLES"] = allocator
         if triton_interpreter:
             environment["TRITON_INTERPRET"] = "1"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                python_command(module, str(theirs.fileno()), str(os.getpid())),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=home,
-                pass_fds=[theirs.fileno(), *[other.fileno() for _, other in pairs]],
-                start_new_session=True,
-            )
+        inherited = [theirs.fileno(), *[other.fileno() for _, other in pairs]]
+        forked = forkserver.begin(environment, self.log, inherited) if module == WORKER else None
+        command = python_command(module, str(theirs.fileno()), str(os.getpid()))
+        self.process = forked or forkserver.Begun(command, environment, self.log, inherited)
         theirs.close()
         for _, other in pairs:
             other.close()
@@ -305,9 +300,7 @@ class Supervisor:
         for pid in self.pids.values():  # a child may have left the group
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.end()
         for channel in (self.control, *self.children):
             channel.connection.close()
 

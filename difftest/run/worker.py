@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = None) -> int:
-    """Serve one run: wait for `setup`, then fork a child for each slot and a new one for each that dies.
+    """Serve one run.
 
     Args:
         kind: what the children are; :class:`Child` when None.
@@ -43,7 +43,18 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
             what the code asks of an accelerator and of the compiler is bridged.
     """
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
-    _die_with(int(sys.argv[2]))
+    get_ready(int(sys.argv[2]), prepare)
+    return serve(control, kind or Child)
+
+
+def get_ready(parent: int, prepare: Callable[[], None] | None = None) -> None:
+    """Import torch and ready the process for the code under test; what it takes before it knows of a run.
+
+    Args:
+        parent: the process with which this one ends.
+        prepare: as for :func:`main`.
+    """
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # all that is imported here stays; looking for garbage in it takes a sixth of importing torch
     import torch
@@ -54,6 +65,18 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
     warnings.simplefilter("ignore")
     run_eagerly()
     (prepare or _poison)()
+
+
+def serve(control: Channel, kind: type[Child], numbers: Mapping[int, int] | None = None) -> int:
+    """Wait for `setup`, then fork a child for each slot and a new one for each that dies. The exit status.
+
+    Args:
+        control: the way to the supervisor.
+        kind: what the children are.
+        numbers: what the descriptors that the setup names are called here; None where they have the same numbers.
+    """
+    import torch
+
     setup = control.receive()
     if setup is None:
         return 0
@@ -96,7 +119,10 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
     gc.enable()  # in the children
     children: dict[int, dict[str, Any]] = {}
     for slot in setup["slots"]:
-        children[_fork(kind or Child, setup, targets, slot, control)] = slot
+        if numbers is not None:
+            slot["fd"] = numbers[slot["fd"]]
+    for slot in setup["slots"]:
+        children[_fork(kind, setup, targets, slot, control)] = slot
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid not in children:
@@ -112,7 +138,7 @@ def main(kind: type[Child] | None = None, prepare: Callable[[], None] | None = N
             if not children:
                 return 0
             continue
-        children[_fork(kind or Child, setup, targets, slot, control)] = slot
+        children[_fork(kind, setup, targets, slot, control)] = slot
 
 
 def _poison() -> None:
@@ -138,7 +164,7 @@ def _import_triton() -> None:
         pass  # the stand-in says so, for each target that needs it
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -156,7 +182,7 @@ def _fork(
         return pid
     code = 70
     try:
-        _die_with(parent)
+        die_with(parent)
         for other in (control.connection.fileno(), *[s["fd"] for s in setup["slots"] if s is not slot]):
             os.close(other)
         kind(setup, targets, slot).serve()
