@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -18,6 +20,19 @@ def copy_package(tree: Tree, folder: Path, prefix: str) -> None:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
+
+
+def linked(release: Path, folder: Path) -> Path:
+    """A copy whose files are those of the release until one is written anew; edit it with :func:`write`."""
+    shutil.copytree(release, folder, copy_function=os.link)
+    return folder
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file of a linked copy, and of no other."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def replace_function(folder: Path, symbol: str, source: str) -> None:
@@ -42,4 +57,4 @@ def replace_function(folder: Path, symbol: str, source: str) -> None:
     lines[first : node.end_lineno] = textwrap.indent(
         textwrap.dedent(source).strip(), " " * node.col_offset
     ).splitlines()
-    path.write_text("\n".join(lines) + "\n")
+    write(path, "\n".join(lines) + "\n")

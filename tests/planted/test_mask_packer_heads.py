@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from edited_trees import replace_function
+from edited_trees import linked, replace_function
 
 from difftest import api
 from difftest.result import TargetResult
@@ -47,8 +46,7 @@ FAULTS = {
 def _compare(release: Path, heads: dict[str, str], folder: Path) -> dict[str, TargetResult]:
     specs = []
     for name, source in heads.items():
-        head = folder / name
-        shutil.copytree(release, head)
+        head = linked(release, folder / name)
         replace_function(head, FROM_LOGITS, source)
         specs.append(str(head))
     options = api.RunOptions(base=str(release), heads=tuple(specs), targets=("v2.sampling_mask",), explain=False)

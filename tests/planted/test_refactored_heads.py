@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from edited_trees import linked, write
 
 from difftest import api
 
@@ -32,7 +32,7 @@ def _rewrite(*transformers: type[ast.NodeTransformer]) -> Edit:
             tree = ast.parse(path.read_text())
             for transformer in transformers:
                 tree = ast.fix_missing_locations(transformer().visit(tree))
-            path.write_text(ast.unparse(tree) + "\n")
+            write(path, ast.unparse(tree) + "\n")
 
     return edit
 
@@ -114,7 +114,7 @@ class NameComparisons(ast.NodeTransformer):
 def _reindent(folder: Path) -> None:
     for name in FILES:
         path = folder / name
-        path.write_text(path.read_text().replace("\n\n\n", "\n\n\n\n") + "\n# the end\n")
+        write(path, path.read_text().replace("\n\n\n", "\n\n\n\n") + "\n# the end\n")
 
 
 def _comments(folder: Path) -> None:
@@ -124,7 +124,7 @@ def _comments(folder: Path) -> None:
         at = next(
             i for i, line in enumerate(lines) if line.startswith(("import ", "from ")) and "__future__" not in line
         )
-        path.write_text("\n".join([*lines[:at], "# A comment that was not there.", *lines[at:]]) + "\n")
+        write(path, "\n".join([*lines[:at], "# A comment that was not there.", *lines[at:]]) + "\n")
 
 
 def _windows_newlines(folder: Path) -> None:
@@ -142,11 +142,11 @@ def _move(source: str, symbol: str, target: str) -> Edit:
         moved = next(n for n in tree.body if getattr(n, "name", None) == symbol)
         imports = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
         constants = [n for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)]
-        (folder / target).write_text(ast.unparse(ast.Module([*imports, *constants, moved], [])) + "\n")
+        write(folder / target, ast.unparse(ast.Module([*imports, *constants, moved], [])) + "\n")
         module = target.removesuffix(".py").replace("/", ".")
         at = tree.body.index(moved)
         tree.body[at] = ast.ImportFrom(module, [ast.alias(symbol)], 0)
-        path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n")
+        write(path, ast.unparse(ast.fix_missing_locations(tree)) + "\n")
 
     return edit
 
@@ -155,26 +155,26 @@ def _alias_import(folder: Path) -> None:
     path = folder / REJECTION
     tree = ast.parse(path.read_text())
     tree.body.append(ast.parse("Sampler_ = RejectionSampler").body[0])
-    path.write_text(ast.unparse(tree) + "\n")
+    write(path, ast.unparse(tree) + "\n")
 
 
 def _rename_constant(folder: Path) -> None:
     path = folder / REJECTION
-    path.write_text(path.read_text().replace("PLACEHOLDER_TOKEN_ID", "PLACEHOLDER_ID"))
+    write(path, path.read_text().replace("PLACEHOLDER_TOKEN_ID", "PLACEHOLDER_ID"))
 
 
 def _constant_elsewhere(folder: Path) -> None:
     path = folder / REJECTION
     text = path.read_text()
     line = next(line for line in text.splitlines() if line.startswith("PLACEHOLDER_TOKEN_ID"))
-    (folder / "vllm/v1/sample/constants.py").write_text(f"from vllm.triton_utils import tl\n\n{line}\n")
-    path.write_text(text.replace(line, "from vllm.v1.sample.constants import PLACEHOLDER_TOKEN_ID"))
+    write(folder / "vllm/v1/sample/constants.py", f"from vllm.triton_utils import tl\n\n{line}\n")
+    write(path, text.replace(line, "from vllm.v1.sample.constants import PLACEHOLDER_TOKEN_ID"))
 
 
 def _unused_code(folder: Path) -> None:
     for name in FILES:
         path = folder / name
-        path.write_text(path.read_text() + "\n\ndef never_called(a, b):\n    return a + b\n")
+        write(path, path.read_text() + "\n\ndef never_called(a, b):\n    return a + b\n")
 
 
 def _changed_neighbour(folder: Path) -> None:
@@ -184,7 +184,7 @@ def _changed_neighbour(folder: Path) -> None:
     cls = next(n for n in tree.body if getattr(n, "name", None) == "RejectionSampler")
     assert isinstance(cls, ast.ClassDef)
     cls.body.append(ast.parse("def unrelated(self):\n    raise RuntimeError('never')").body[0])
-    path.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n")
+    write(path, ast.unparse(ast.fix_missing_locations(tree)) + "\n")
 
 
 HEADS: dict[str, Edit] = {
@@ -215,8 +215,7 @@ def test_heads_that_only_rearrange_are_identical(release: Path, tmp_path: Path) 
     assert len(HEADS) >= 20
     specs = []
     for name, edit in HEADS.items():
-        head = tmp_path / name
-        shutil.copytree(release, head)
+        head = linked(release, tmp_path / name)
         edit(head)
         specs.append(str(head))
     result = api.run(api.RunOptions(base=str(release), heads=tuple(specs), targets=TARGETS, examples=60))
