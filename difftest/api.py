@@ -28,7 +28,7 @@ from difftest.expect import load as load_expectations
 from difftest.lift.lines import exercise
 from difftest.lift.numbers import code_numbers
 from difftest.record import cases as recordings
-from difftest.record.casefile import SUFFIX, read_case
+from difftest.record.casefile import SUFFIX, CaseFile, read_case
 from difftest.result import (
     MISMATCHES_SHOWN,
     NOT_EXECUTED,
@@ -68,7 +68,8 @@ class RunOptions:
         repo: git repository for revisions; the one around the current folder when None.
         targets: names, globs or raw symbols; all targets when empty.
         cases: kinds of cases to run, of :data:`CASE_KINDS`; grid and recorded ones when empty.
-        case: run only the case with this id (or a prefix of it), or that of this case file.
+        case: run only the case with this id (or a prefix of it), whichever target has it, or that of this case file;
+            ids of what earlier fuzzes drew are known where `out` is the folder that they were kept in.
         budget: seconds for the whole run, examples: cases per target; no limit when None.
         execute_same: run targets whose code is the same in both arms too (`--all`).
         contract: which cases to run: `all`, those `inside` the target's contract (`--contract-only`), or `outside`.
@@ -205,8 +206,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
         results = tuple(state.results[i] for i in range(len(state.planned)))
         if options.case:
             _refuse_unknown_case(options, results)
-        if options.case and not explicit:
-            results = _of_one_case(options, results)
+            results = _of_one_case(results)
         compared = sum(r.cases.executed or (r.code == "same") for r in results)
         verdict = overall([r.verdict for r in results])
         notes = _unmet(state, results)
@@ -306,10 +306,29 @@ def _with_case_file(options: RunOptions) -> tuple[RunOptions, bool]:
             raise UsageError(
                 f"--case {options.case} is neither an id, which is hexadecimal, nor a case file, which ends in {SUFFIX}"
             )
-        return replace(options, case=str(options.case).lower()), False
-    file = read_case(Path(str(options.case)).resolve())
-    targets = options.targets or (file.target,)
-    return replace(options, case=None, recorded=(*options.recorded, file.path), targets=targets), True
+        options = replace(options, case=str(options.case).lower())
+        drawn = () if options.out is None else found_cases.with_id(options.out, str(options.case))
+        if drawn:
+            return _of_files(options, drawn), True
+        if options.cases == ("fuzz",):
+            where = f"; {options.out} holds no such case" if options.out is not None else ""
+            raise UsageError(
+                f"--case {options.case}: what a fuzz draws is in no list{where}; give the --out DIR of the run that "
+                "found it, or the case's file"
+            )
+        return replace(options, cases=tuple(kind for kind in options.cases if kind != "fuzz")), False
+    return _of_files(options, [read_case(Path(str(options.case)).resolve())]), True
+
+
+def _of_files(options: RunOptions, files: Sequence[CaseFile]) -> RunOptions:
+    """The options for the cases of some files alone. They are recorded ones, whatever they were when they were kept."""
+    return replace(
+        options,
+        case=None,
+        cases=(),
+        recorded=(*options.recorded, *[file.path for file in files]),
+        targets=options.targets or tuple(dict.fromkeys(file.target for file in files)),
+    )
 
 
 def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
@@ -363,7 +382,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     units: list[Unit] = []
     shares = state.shares
     for position, item in enumerate(state.planned):
-        asked = options.execute_same or bool(options.case and options.targets)
+        asked = options.execute_same or options.case is not None  # nobody knows before which target a case is of
         executes = item.code == "changed" or (item.code == "same" and asked)
         if not executes:
             state.results[position] = _unexecuted(state, item)
@@ -458,8 +477,10 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
     found = {}
     for position, units in state.shares.items():
         mismatches = _in_order([{**m, "drawn": unit.fuzz is not None} for unit in units for m in unit.mismatches])
-        drawn = [m["case"] for m in mismatches if m["drawn"]]
-        found_cases.keep(options.out, units[0].target, supervisor.scratch / "home", drawn)
+        drawn = list(dict.fromkeys(m["case"] for m in mismatches if m["drawn"]))
+        kept = found_cases.keep(options.out, units[0].target, supervisor.scratch / "home", drawn)
+        result = state.results[position]
+        state.results[position] = replace(result, notes=(*result.notes, *_drawn_notes(drawn, kept)))
         if mismatches:
             head = state.heads[state.planned[position].head_index].tree.identity
             identities = (state.base.tree.identity, head)
@@ -481,6 +502,16 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
     state.results.update(
         zip(found, reduce_found(supervisor, arms, state.asked, list(found.values()), request), strict=True)
     )
+
+
+def _drawn_notes(drawn: Sequence[str], kept: Sequence[str]) -> list[str]:
+    """How to run differing cases again that were drawn, and so are in no list."""
+    notes = []
+    if kept:
+        notes.append(f"fuzz: {', '.join(kept)}: the same command with --case and one of these ids runs it alone")
+    if lost := [case for case in drawn if case not in kept]:
+        notes.append(f"fuzz: {', '.join(lost)}: not kept as a file; the same --seed and --examples draw it again")
+    return notes
 
 
 def _in_order(mismatches: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -608,6 +639,8 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
         notes.append(f"the time budget ended before {left} further {'case was' if left == 1 else 'cases were'} run")
     if counts["no_strategy"] and verdict is not Verdict.UNMEASURED:
         notes.append("not fuzzed: its cases are not made from axes, and it has no `fuzz` strategy")
+    if options.out is None and any(u.fuzz is not None and u.mismatches for u in units):
+        notes.append("fuzz: what was drawn is in no list of cases; --out DIR keeps what differs, for --case ID")
     return TargetResult(
         name=item.outline.name,
         head=state.options.heads[item.head_index],
@@ -708,19 +741,19 @@ def _refuse_unknown_case(options: RunOptions, results: Sequence[TargetResult]) -
     if not looked or any(r.reason != _no_cases(options, Counter()) for r in looked):
         return
     names = ", ".join(r.name for r in looked[:3]) + (f" and {len(looked) - 3} more" if len(looked) > 3 else "")
-    same = sum(r.code == "same" for r in results if r.mode == NOT_EXECUTED)
-    where = f"; {same} with the same code {'was' if same == 1 else 'were'} not looked at, --all does" if same else ""
-    raise NothingCompared(
-        f"--case {options.case}: no such case of {names}{where}; take an id from a report, of the grid's cases, or the "
-        f"file of a case that was kept with --out"
+    whose = "" if options.contract == "all" else f" {options.contract} the contract"
+    rest = len(results) - len(looked)
+    others = "" if not rest else f"; {rest} further {'target' if rest == 1 else 'targets'} cannot be compared at all"
+    raise UsageError(
+        f"--case {options.case}: no such case{whose} of {names}{others}; take an id from a report, with the --out DIR "
+        "of that run if a fuzz drew it, or give the file of a case that was kept"
     )
 
 
-def _of_one_case(options: RunOptions, results: tuple[TargetResult, ...]) -> tuple[TargetResult, ...]:
-    """With `--case ID`, the results without those of targets that the case is not of, when it was found."""
-    if not any(r.cases.executed for r in results):
-        return results
-    return tuple(r for r in results if r.reason != _no_cases(options, Counter()))
+def _of_one_case(results: tuple[TargetResult, ...]) -> tuple[TargetResult, ...]:
+    """With `--case ID`, the results of the targets that the case is of, when it was found."""
+    found = {r.name for r in results if r.cases.executed}
+    return tuple(r for r in results if r.name in found or not found)
 
 
 def _no_cases(options: RunOptions, counts: Counter[str]) -> str:

@@ -121,7 +121,8 @@ def bisect(options: api.RunOptions, good: str, bad: str, said: Callable[[str], N
         DifftestError: what a run raises.
     """
     if options.case is None or not Path(options.case).suffix:
-        raise UsageError("bisect needs a case file: --case FILE; difftest run --out DIR writes them")
+        given = "" if options.case is None else f"--case {options.case} is no file; "
+        raise UsageError(f"{given}bisect needs a case file: --case FILE; difftest run --out DIR writes them")
     file = read_case(Path(options.case).resolve())
     repository = Repository.find(options.repo)
     first, last = repository.commit(good).sha, repository.commit(bad).sha

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from difftest.errors import CaptureError, UsageError
-from difftest.record.casefile import SUFFIX, case_files, read_case
+from difftest.record.casefile import SUFFIX, CaseFile, case_files, read_case
 from difftest.shrink.groups import found_file
 from difftest.trees.cache import write_atomic
 
@@ -56,17 +56,33 @@ def kept(out: Path, target: str) -> list[str]:
     return [str(file.path) for file in (case_files(place) or ()) if file.target == target]
 
 
-def keep(out: Path, target: str, home: Path, cases: Iterable[str]) -> None:
+def with_id(out: Path, case: str) -> list[CaseFile]:
+    """The case files, of any target, whose id is or begins with this.
+
+    Raises:
+        CaptureError: one of them is damaged; its message names it.
+    """
+    return [read_case(path) for path in sorted(folder(out).glob(f"*/{case}*{SUFFIX}"))]
+
+
+def keep(out: Path, target: str, home: Path, cases: Iterable[str]) -> list[str]:
     """Copy what children left of a target's cases, given by id, to the output folder.
+
+    Returns:
+        The ids of those that are there now; what holds no bytes is not.
 
     Raises:
         UsageError: it cannot be written.
         CaptureError: what a child left is no case file.
     """
-    for case in dict.fromkeys(cases):
+    kept = []
+    for case in cases:
         made = found_file(home, case)
         place = folder(out) / file_name(target) / f"{file_name(case)}{SUFFIX}"
-        if not made.exists() or place.exists():  # it holds what is no bytes, or is known
+        if place.exists():
+            kept.append(case)
+            continue
+        if not made.exists():
             continue
         if read_case(made).id != case:
             raise CaptureError(f"{made}: a child left another case than the one it reported")
@@ -74,3 +90,5 @@ def keep(out: Path, target: str, home: Path, cases: Iterable[str]) -> None:
             write_atomic(place, made.read_bytes())
         except OSError as error:
             raise UsageError(f"{place} cannot be written: {error.strerror or error}") from None
+        kept.append(case)
+    return kept

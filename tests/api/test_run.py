@@ -14,7 +14,7 @@ import pytest
 
 from difftest import api
 from difftest.demo import make_repository
-from difftest.errors import NothingCompared, UsageError
+from difftest.errors import UsageError
 from difftest.reports.words import exercise_lines
 from difftest.result import RunResult, TargetResult
 
@@ -106,7 +106,7 @@ def test_one_case_can_be_run_again_by_its_id(options: api.RunOptions) -> None:
 
 
 def test_an_unknown_case_of_a_named_target_is_refused_though_the_code_is_the_same(options: api.RunOptions) -> None:
-    with pytest.raises(NothingCompared, match="no such case"):
+    with pytest.raises(UsageError, match="no such case"):
         api.run(replace(options, heads=(options.base,), case="0000000000000000"))
 
 

@@ -138,7 +138,7 @@ def test_the_order_and_the_case_are_checked(options: api.RunOptions, repository:
     shas = repository[1]
     with pytest.raises(UsageError, match="does not come after"):
         bisect(options, shas["inlined"], shas["first"])
-    with pytest.raises(UsageError, match="needs a case file"):
+    with pytest.raises(UsageError, match="--case 1234 is no file; bisect needs a case file"):
         bisect(replace(options, case="1234"), shas["first"], shas["inlined"])
 
 

@@ -133,12 +133,20 @@ def test_unknown_kind_of_case(repository: Path) -> None:
     one_line(difftest(*RUN, "--cases", "gird", cwd=repository), 2, "gird", "grid")
 
 
-def test_unknown_case_id(repository: Path) -> None:
-    done = difftest(*RUN, "--case", "ffffffffffffffff0", cwd=repository)
-    one_line(done, 3, "--case ffffffffffffffff0", "v1.parse_output", "take an id from a report")
+@pytest.mark.parametrize("arms", [("base", "faster"), ("base", "base"), ("base", "extra-draw")])
+@pytest.mark.parametrize("targets", [(), ("--target", "v1.parse_output", "--target", "v1.random_sample")])
+def test_unknown_case_id(repository: Path, arms: tuple[str, str], targets: tuple[str, ...]) -> None:
+    base, head = arms
+    done = difftest("run", "--base", base, "--head", head, *targets, "--case", "ffffffffffffffff0", cwd=repository)
+    one_line(done, 2, "--case ffffffffffffffff0: no such case of v1.", "take an id from a report")
     assert not done.stdout
-    of_all = difftest("run", "--base", "base", "--head", "faster", "--case", "ffffffffffffffff0", cwd=repository)
-    one_line(of_all, 3, "with the same code were not looked at, --all does")
+
+
+def test_unknown_id_of_a_drawn_case(repository: Path, tmp_path: Path) -> None:
+    asked = (*RUN, "--cases", "fuzz", "--case", "e3b2a3900398ad72")
+    one_line(difftest(*asked, cwd=repository), 2, "--case e3b2a3900398ad72", "--out DIR")
+    place = str(tmp_path / "found")
+    one_line(difftest(*asked, "--out", place, cwd=repository), 2, f"{place} holds no such case")
 
 
 def test_a_head_that_is_given_twice(repository: Path) -> None:
@@ -147,13 +155,18 @@ def test_a_head_that_is_given_twice(repository: Path) -> None:
 
 def test_a_case_id_leaves_out_targets_that_do_not_have_it(repository: Path) -> None:
     asked = ("run", "--base", "base", "--head", "faster", "--case", "e3b2a3900398ad72", "--jobs", "1")
+    several = ("--target", "v1.parse_output", "--target", "v1.random_sample")
+    for done in (difftest(*asked, cwd=repository), difftest(*asked, *several, cwd=repository)):
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert "v1.parse_output: 1 of 1 case byte-identical" in done.stdout
+        assert "no case has the id" not in done.stdout
+
+
+def test_a_case_id_is_found_where_the_code_is_the_same(repository: Path) -> None:
+    asked = ("run", "--base", "base", "--head", "extra-draw", "--case", "e3b2a3900398ad72", "--jobs", "1")
     done = difftest(*asked, cwd=repository)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout
     assert "v1.parse_output: 1 of 1 case byte-identical" in done.stdout
-    assert "no case has the id" not in done.stdout
-    named = difftest(*asked, "--target", "v1.parse_output", "--target", "v1.random_sample", cwd=repository)
-    assert named.returncode == 3, named.stderr
-    assert "v1.random_sample: not compared, no case has the id" in named.stdout
 
 
 def test_a_target_that_a_stand_in_replaces_is_not_called_the_same(repository: Path) -> None:

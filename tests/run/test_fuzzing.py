@@ -163,6 +163,26 @@ def test_a_found_case_is_repeated_from_its_bytes_in_a_new_process(places: Path) 
     assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
 
 
+def test_the_printed_id_of_a_drawn_case_runs_it_in_a_new_process(places: Path) -> None:
+    out = places / "by-id"
+    arms = ["--base", str(places / "base"), "--head", str(places / "vocab"), "--cases-from", str(places / "user.py")]
+    command = [sys.executable, "-m", "difftest", "run", *arms, "--target", "user.sample", "--cases", "fuzz"]
+    command += ["--out", str(out), "--shrink", "1"]
+    first = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert first.returncode == 1, first.stderr
+    (said,) = [line for line in first.stdout.splitlines() if "the same command with --case" in line]
+    (case,) = [path.stem for path in (out / "fuzz" / "user.sample").iterdir()]
+    assert f"fuzz: {case}: " in said
+    again = subprocess.run([*command, "--case", case], capture_output=True, text=True, check=False)
+    assert again.returncode == 1, again.stderr
+    assert "user.sample: 1 of 1 case differs" in again.stdout and case in again.stdout
+
+
+def test_without_a_folder_the_report_says_what_keeps_a_drawn_case(found: RunResult) -> None:
+    assert any("--out DIR keeps what differs" in note for note in found.targets[0].notes)
+    assert not any("--out DIR" in note for note in found.targets[3].notes)
+
+
 def test_a_second_run_into_the_same_folder_begins_with_what_was_found(places: Path) -> None:
     out = places / "again"
     first = fuzz(places, "vocab", "crash", out=out, shrink=1.0).targets
