@@ -41,7 +41,15 @@ from difftest.result import (
 )
 from difftest.run import found as found_cases
 from difftest.run.causes import Differing, find_causes, mismatch_of
-from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, write_closures
+from difftest.run.plan import (
+    ArmSource,
+    Planned,
+    Planner,
+    arm_setup,
+    arm_sources,
+    refuse_without_package,
+    write_closures,
+)
 from difftest.run.reduction import Found, Request, reduce_found
 from difftest.run.supervisor import Supervisor, Unit, started
 from difftest.shrink.reproducer import CASE as CASE_FILE
@@ -188,6 +196,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
         state.expected, state.alone = expected, alone
         _refuse_unknown_targets(options, expected, cache)
         chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
+        refuse_without_package(chosen, [state.base, *state.heads])
         explicit = {o.name for o in chosen} if options.targets and not _has_glob(options.targets) else set()
         for outline in chosen:
             for index, head in enumerate(state.heads):

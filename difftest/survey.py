@@ -15,7 +15,7 @@ from difftest.errors import LiftError, UsageError
 from difftest.lift.closure import Closure, find_closure
 from difftest.lift.extract import extract
 from difftest.profiles import standins_for
-from difftest.run.plan import ArmSource, Bound, Planner
+from difftest.run.plan import ArmSource, Bound, Planner, refuse_without_package
 from difftest.trees import open_tree
 from difftest.trees.cache import cache_folder
 
@@ -61,6 +61,7 @@ def survey(
     with _arms([base] if head is None else [base, head], repo, cache) as arms:
         planner = Planner()
         chosen = planner.select(outlines, targets, arms)
+        refuse_without_package(chosen, arms)
         if head is None:
             return [_one(o, planner.bind(o, arms[0])) for o in chosen]
         return [_pair(planner, o, arms) for o in chosen]
@@ -135,7 +136,9 @@ def extract_target(tree: str, target: str, repo: Path | None = None, cache: Path
             except LiftError as error:
                 raise UsageError(f"{target} cannot be lifted: {error}") from None
             return extract(closure, arms[0].tree.read)
-        for outline in planner.select(outlines, [target], arms):
+        chosen = planner.select(outlines, [target], arms)
+        refuse_without_package(chosen, arms, "--tree")
+        for outline in chosen:
             bound = planner.bind(outline, arms[0])
             if bound.reason:
                 raise UsageError(f"{outline.name} cannot be lifted: {bound.reason}")

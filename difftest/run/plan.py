@@ -88,6 +88,43 @@ def _no_package(arm: ArmSource, outline: Outline) -> str:
     return f"{arm.label} has no package {package}: name the folder that holds {package}/"
 
 
+_NAME = {
+    "directory": "name a folder that holds {package}/",
+    "git": "name a revision that holds {package}/, of the repository that --repo names",
+    "worktree": "name the repository that holds {package}/ with --repo",
+}
+
+
+def refuse_without_package(outlines: Sequence[Outline], arms: Sequence[ArmSource], option: str = "") -> None:
+    """Refuse a tree that holds nothing of the packages that the targets observe: another one was meant.
+
+    Args:
+        option: what the trees were given by, if not by `--base` and `--head`.
+
+    Raises:
+        UsageError: an arm is such a tree.
+    """
+    symbols = {symbol.partition(":")[0] for outline in outlines for symbol in outline.symbols}
+    for arm in arms:
+        if not symbols or any(_holds(arm, module) for module in symbols):
+            continue
+        packages = sorted({outline.package for outline in outlines})
+        identity, package = arm.tree.identity, packages[0]
+        given = option or ("--base" if arm.label == "base" else "--head")
+        hint = _NAME.get(identity.kind, "name a release that holds {package}/").format(package=package)
+        if identity.kind == "directory" and arm.tree.is_file(f"{package}/{package}/__init__.py"):
+            hint = f"name the folder {package}/ in it, which does"
+        names = " or ".join(repr(name) for name in packages)
+        raise UsageError(f"{given} {identity.spec}: holds no package {names}; {hint}")
+
+
+def _holds(arm: ArmSource, module: str) -> bool:
+    """Whether the tree has the package of a module: its `__init__.py`, or, where there is none, what is next below."""
+    top, *below = module.split(".")
+    found = arm.find(top)
+    return found is not None and (found[0] is not None or (below != [] and arm.find(f"{top}.{below[0]}") is not None))
+
+
 def arm_sources(
     scratch: Path, base: Tree, heads: Sequence[Tree], cache: Path | None = None
 ) -> tuple[ArmSource, list[ArmSource]]:

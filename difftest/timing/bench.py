@@ -27,7 +27,15 @@ from difftest import catalog
 from difftest.api import no_target
 from difftest.catalog import Outline
 from difftest.errors import DifftestError, NothingCompared, UsageError
-from difftest.run.plan import ArmSource, Planned, Planner, arm_setup, arm_sources, write_closures
+from difftest.run.plan import (
+    ArmSource,
+    Planned,
+    Planner,
+    arm_setup,
+    arm_sources,
+    refuse_without_package,
+    write_closures,
+)
 from difftest.run.supervisor import Supervisor, Unit, answer, scratch_folder, status_text
 from difftest.target import labelled
 from difftest.timing import judge, schedule
@@ -264,6 +272,7 @@ def _plan(state: _Bench, outlines: Sequence[Outline]) -> list[Planned]:
     options = state.options
     planner = Planner(options.host)
     chosen = planner.select(outlines, options.targets, [state.base, *state.heads])
+    refuse_without_package(chosen, [state.base, *state.heads])
     explicit = bool(options.targets) and not any(c in p for p in options.targets for c in "*?[")
     found, same, shared = [], [], False
     for outline in chosen:

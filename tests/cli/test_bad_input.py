@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,11 +59,53 @@ def test_what_cannot_be_written_is_said_before_anything_runs(repository: Path, o
     one_line(difftest(*RUN, option, str(place), cwd=repository), 2, str(place))
 
 
-def test_a_folder_that_holds_no_package_is_named_as_such(repository: Path, tmp_path: Path) -> None:
-    done = difftest("run", "--base", "base", "--head", str(tmp_path), "--target", "v1.parse_output", cwd=repository)
-    assert done.returncode == 3
-    assert "head has no package vllm: name the folder that holds vllm/" in done.stdout.splitlines()[-1]
-    assert "removed" not in done.stdout
+def commands(tree: str) -> Iterator[tuple[str, ...]]:
+    """Each command that takes a tree, with one that is not of the package that its targets observe."""
+    yield "run", "--base", "base", "--head", tree
+    yield "run", "--base", tree, "--head", "base", "--target", "v1.parse_output"
+    yield "bench", "--base", "base", "--head", tree, "--target", "v1.parse_output"
+    yield "targets", "--base", tree
+    yield "targets", "--base", "base", "--head", tree
+    yield "extract", "--tree", tree, "--target", "v1.parse_output"
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_folder_that_holds_no_package_is_refused(repository: Path, tmp_path: Path, number: int) -> None:
+    command = list(commands(str(tmp_path)))[number]
+    done = difftest(*command, cwd=repository)
+    option = command[command.index(str(tmp_path)) - 1]
+    one_line(done, 2, f"{option} {tmp_path}: holds no package 'vllm'; name a folder that holds vllm/")
+    assert not done.stdout
+
+
+def test_a_folder_above_the_one_that_holds_the_package_is_refused(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "vllm" / "vllm").mkdir(parents=True)
+    (tmp_path / "vllm" / "vllm" / "__init__.py").touch()
+    done = difftest("run", "--base", "base", "--head", str(tmp_path), cwd=repository)
+    one_line(done, 2, f"--head {tmp_path}: holds no package 'vllm'; name the folder vllm/ in it")
+
+
+def test_a_revision_and_a_wheel_that_hold_no_package_are_refused(repository: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(tmp_path), *identity, "commit", "-q", "--allow-empty", "-m", "empty"], check=True)
+    one_line(difftest("run", "--base", "HEAD", "--head", "WORKTREE", cwd=tmp_path), 2, "--base HEAD", "name a revision")
+    wheel = tmp_path / "other-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("other/__init__.py", "")
+        archive.writestr("other-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+        archive.writestr("other-1.0.dist-info/RECORD", "")
+    done = difftest("run", "--base", "base", "--head", str(wheel), cwd=repository)
+    one_line(done, 2, f"--head {wheel}: holds no package 'vllm'; name a release")
+
+
+def test_a_function_of_a_tree_without_the_package_of_the_catalog(tmp_path: Path) -> None:
+    for name, value in (("left", 1), ("right", 2)):
+        (tmp_path / name / "own").mkdir(parents=True)
+        (tmp_path / name / "own" / "__init__.py").write_text(f"def add(n: int) -> int:\n    return n + {value}\n")
+    asked = ("run", "--base", "./left", "--head", "./right", "--target", "own:add", "--examples", "3")
+    done = difftest(*asked, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr + done.stdout
 
 
 def test_not_a_repository(tmp_path: Path) -> None:
@@ -192,11 +236,12 @@ def test_the_list_of_targets_keeps_names_and_symbols_whole(repository: Path) -> 
     assert "vllm.v1.outputs:LogprobsTensors.filter" in one.stdout
 
 
-def test_base_and_head_that_share_no_target(tmp_path: Path) -> None:
+def test_base_and_head_of_another_project(tmp_path: Path) -> None:
     for name in ("left", "right"):
         (tmp_path / name / "other").mkdir(parents=True)
         (tmp_path / name / "other" / "__init__.py").write_text(f"NAME = {name!r}\n")
-    one_line(difftest("run", "--base", "./left", "--head", "./right", cwd=tmp_path), 3, "share no target")
+    done = difftest("run", "--base", "./left", "--head", "./right", cwd=tmp_path)
+    one_line(done, 2, "--base ./left: holds no package 'vllm'")
 
 
 @pytest.mark.parametrize("kind", ["json", "markdown", "junit", "github"])

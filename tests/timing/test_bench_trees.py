@@ -195,8 +195,10 @@ def test_a_bench_says_what_it_cannot_do(tmp_path: Path, shapes: str) -> None:
         (tmp_path / "other.txt").write_text("batch 3\n")
         _run(base, slow, shapes=str(tmp_path / "other.txt"))
     (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no package 'vllm'"):
+        bench(BenchOptions(base, (str(tmp_path / "empty"),)))
     with pytest.raises(NothingCompared):
-        bench(BenchOptions(str(tmp_path / "empty"), (str(tmp_path / "empty"),)))
+        bench(BenchOptions(base, (slow,), targets=("v1.bad*",)))
 
 
 def test_kernels_are_untimed_on_a_cpu_with_a_reason(tmp_path: Path) -> None:
