@@ -29,6 +29,7 @@ from difftest.errors import NothingCompared, UsageError
 SCHEMA = "difftest.pairs/1"
 ARMS = ("base", "head")
 FEWEST_PAIRS = 3
+"""Of fewer nothing is said: two values do not show how far an arm's own runs are apart."""
 
 _HIGHER_IS_BETTER = re.compile(r"throughput|goodput|per_s(ec(ond)?)?$|^tps$|^qps$|^rps$|acceptance")
 _LOWER_IS_BETTER = re.compile(r"latency|duration|ttft|tpot|itl|e2el|_(ms|us|s|ns)$|^time|seconds")
@@ -64,7 +65,8 @@ class MetricResult:
         base_median, head_median: of those.
         deltas_percent: head over base by pair; `delta_percent` is their median.
         base_spread_percent, head_spread_percent: largest minus smallest value over the median, within an arm.
-        verdict: `better`, `worse`, `higher`, `lower`, `flat`, or `cannot tell` where the runs did not take turns.
+        verdict: `better`, `worse`, `higher`, `lower`, `flat`, or `cannot tell` where the pairs are fewer than
+            :data:`FEWEST_PAIRS` or the runs did not take turns.
         drift_percent: how much both arms changed from the first pair to the last; 0 where they did not.
         outliers: pairs that stand out, in words.
         sentence: the whole in words.
@@ -359,8 +361,8 @@ def _metric(name: str, pairs: Sequence[int], base: list[float], head: list[float
     drift = _drift(one, two)
     outliers = _outliers(pairs, one, two, deltas)
     agree = bool((deltas > 0).all() or (deltas < 0).all())
-    verdict = "flat"
-    if len(pairs) >= FEWEST_PAIRS and abs(delta) > max(spreads) and agree:
+    verdict = "flat" if len(pairs) >= FEWEST_PAIRS else "cannot tell"
+    if verdict == "flat" and abs(delta) > max(spreads) and agree:
         verdict = _direction(better, delta > 0) if interleaved else "cannot tell"
     found = MetricResult(
         name=name,
@@ -435,12 +437,13 @@ def _sentence(found: MetricResult) -> str:
         f"{found.name}: {_value(found.base_median)} → {_value(found.head_median)}, "
         f"{found.delta_percent:+.1f} % ({low:+.1f} to {high:+.1f} over {count} {'pair' if count == 1 else 'pairs'})"
     ]
-    if found.verdict == "cannot tell":
+    if count < FEWEST_PAIRS:
+        few = "1 pair is" if count == 1 else f"{count} pairs are"
+        parts.append(f"{few} too few to know the spread within an arm, {FEWEST_PAIRS} or more are needed: cannot tell")
+    elif found.verdict == "cannot tell":
         parts.append(f"outside the within-arm spread of {spread:.1f} %, but the arms did not take turns: cannot tell")
     elif found.verdict != "flat":
         parts.append(f"outside the within-arm spread of {spread:.1f} %: {found.verdict}")
-    elif count < FEWEST_PAIRS:
-        parts.append(f"flat: {FEWEST_PAIRS} pairs or more are needed for anything else")
     elif abs(found.delta_percent) <= spread:
         parts.append(f"inside the within-arm spread of {spread:.1f} %: an effect inside the spread is flat, not a win")
     else:

@@ -98,9 +98,15 @@ def test_without_turns_an_effect_may_be_drift(tmp_path: Path) -> None:
     assert metric.sentence.endswith("but the arms did not take turns: cannot tell")
 
 
-def test_too_few_pairs_are_never_a_win(tmp_path: Path) -> None:
-    _, metric = judged(table(tmp_path, [1000, 1001], [1500, 1501]))
-    assert metric.verdict == "flat" and "3 pairs or more" in metric.sentence
+@pytest.mark.parametrize("head", [[1500, 1501, 1502], [1000, 1001, 1002]])
+def test_of_too_few_pairs_nothing_is_said(tmp_path: Path, head: list[float]) -> None:
+    path = table(tmp_path, [1000, 1001, 1002], head)
+    assert judged(path)[1].verdict == ("better" if head[0] == 1500 else "flat")
+    _, metric = judged(path, drop_first=True)
+    assert metric.verdict == "cannot tell"
+    assert "2 pairs are too few" in metric.sentence and "3 or more are needed: cannot tell" in metric.sentence
+    _, metric = judged(table(tmp_path, [1000, 1001], head[:2]), drop_first=True)
+    assert metric.verdict == "cannot tell" and "1 pair is too few" in metric.sentence
 
 
 def serve(folder: Path, name: str, throughput: float, date: str, **more: object) -> Path:
