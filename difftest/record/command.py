@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from difftest.errors import UsageError
+from difftest.errors import CaptureError, UsageError
 from difftest.record.format import open_capture
 from difftest.record.sites import Settings, chosen
 
@@ -65,6 +64,7 @@ class Shown:
         calls: a line for each call.
         environments: by process.
         notes: what the recorder said, and what is incomplete, a line each.
+        faults: those of the notes that the processes have said on stderr.
         blobs, disk_bytes: files in the blob folder, and bytes of the capture on disk.
     """
 
@@ -74,6 +74,7 @@ class Shown:
     notes: tuple[str, ...]
     blobs: int
     disk_bytes: int
+    faults: tuple[str, ...] = ()
 
 
 def show(path: str | os.PathLike[str]) -> Shown:
@@ -127,6 +128,7 @@ def show(path: str | os.PathLike[str]) -> Shown:
         tuple(notes),
         sum(entry.suffix == ".safetensors" for entry in files),
         sum(entry.stat().st_size for entry in files),
+        tuple(f"{rank.name}: {fault}" for rank in capture.ranks for fault in rank.faults),
     )
 
 
@@ -170,9 +172,12 @@ def capture(
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be made: {error.strerror}; name another folder") from None
+    try:
         process = subprocess.Popen(list(command), env={**os.environ, **settings.to_environment()})
     except OSError as error:
-        raise UsageError(f"{shlex.join(command)}: {error.filename or ''}: {error.strerror}") from None
+        raise UsageError(f"{command[0]} cannot be started: {error.strerror}; name a program after --") from None
     code = _wait(process)
     settle(folder)
     for left in (folder / "blobs").glob(".*"):
@@ -186,13 +191,17 @@ def capture(
             file=sys.stderr,
         )
         return code or 3
-    shown = show(folder)
+    try:
+        shown = show(folder)
+    except CaptureError as error:  # such as one that could not even begin, for want of space
+        print(f"nothing was recorded in {out}: {error}; what stopped the recording is said above", file=sys.stderr)
+        return code or 3
     _say(shown, out)
     called = {line.site for line in shown.sites}
     for symbol in settings.sites if site else ():
         if symbol not in called:
             print(f"  no call of {symbol} was recorded")
-    return code
+    return code if shown.calls else code or 3
 
 
 def settle(folder: Path, seconds: float = 60.0) -> bool:
@@ -230,4 +239,5 @@ def _say(shown: Shown, out: str | os.PathLike[str]) -> None:
         f"{shown.disk_bytes} bytes on disk"
     )
     for note in shown.notes:
-        print(f"  {note}")
+        rank = note.partition(":")[0]
+        print(f"  {rank}: the recording stopped, for the reason above" if note in shown.faults else f"  {note}")

@@ -105,6 +105,7 @@ class Rank:
         notes: what the recorder says: calls skipped, dropped, limits reached, faults.
         closed: why the recording ended (`finished`, `limit`, `fault`), None when it was cut off (a kill, a crash).
         torn: whether the last line is not whole.
+        faults: those of the notes that say what ended the recording; the process said them on stderr, too.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Rank:
     notes: tuple[str, ...]
     closed: str | None
     torn: bool
+    faults: tuple[str, ...] = ()
     _index: tuple[tuple[_Span, _Span | None], ...] = field(repr=False, default=())
     _values: tuple[_Span, ...] = field(repr=False, default=())
 
@@ -415,6 +417,7 @@ class Capture:
         ends: dict[int, _Span] = {}
         values: list[_Span] = []
         notes: list[str] = []
+        faults: list[str] = []
         closed: str | None = None
         torn = False
         for number, offset, line in lines(manifest):
@@ -440,6 +443,7 @@ class Capture:
                 notes.append(
                     f"{record['message']} ({record['count']} times)" if record["count"] > 1 else record["message"]
                 )
+                faults += notes[-1:] if record["kind"] == "fault" else []
             elif kind == "close":
                 closed = record["reason"]
             else:
@@ -469,6 +473,7 @@ class Capture:
             tuple(notes),
             closed,
             torn,
+            tuple(faults),
             tuple((span, ends.get(call)) for call, span in begins.items()),
             tuple(values),
         )

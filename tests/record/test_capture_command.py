@@ -156,6 +156,28 @@ def test_a_site_that_is_never_called_is_said(engine: Path, tmp_path: Path, capfd
     assert capfd.readouterr().out.count("no call of vllm.v1.nowhere:function was recorded") == 1
 
 
+def test_what_stops_a_recording_is_said_once(engine: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sites = ["vllm.v1.sample.sampler:nothing"]
+    assert capture(tmp_path / "out", [sys.executable, str(engine), "0"], site=sites) == 3, "no call was recorded"
+    said = capfd.readouterr()
+    assert (said.err + said.out).count("AttributeError: nothing") == 1
+    assert said.out.count("rank-0: the recording stopped, for the reason above") == 1
+    assert show(tmp_path / "out").notes == ("rank-0: patching vllm.v1.sample.sampler: AttributeError: nothing",)
+
+
+def test_a_capture_that_cannot_begin_is_said_and_the_command_runs(
+    engine: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (400, 400)); "  # to its writer the disk is full
+    start = f"from difftest import processes\nprocesses._START = {limit!r} + processes._START\n"
+    engine.write_text(start + engine.read_text())
+    assert capture(tmp_path / "out", [sys.executable, str(engine), "0"]) == 3
+    said = capfd.readouterr()
+    assert "[[8, 8], [8, 8], [8, 8]]" in said.out
+    assert said.err.count("the disk is full") == 1
+    assert said.err.count(f"nothing was recorded in {tmp_path / 'out'}") == 1
+
+
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(UsageError, match="something in it already"):
