@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import difftest
 from difftest import catalog
-from difftest.errors import NothingCompared, TreeError, UsageError
+from difftest.errors import NothingCompared, NotWritten, TreeError, UsageError
 from difftest.expect import Expectation, unused
 from difftest.expect import load as load_expectations
 from difftest.lift.lines import exercise
@@ -166,6 +166,7 @@ class _Run:
     results: dict[int, TargetResult] = field(default_factory=dict)
     shares: dict[int, list[Unit]] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
 
 
 def run(options: RunOptions, observer: Observer | None = None, supervisor: Supervisor | None = None) -> RunResult:
@@ -175,6 +176,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
         supervisor: one that has started and was not used yet, for the same device and jobs; else one is started.
 
     Raises:
+        NotWritten: not all of what was found could be written below `out`; it holds the result.
         DifftestError: the request cannot be carried out; its `exit_code` is the process's.
     """
     began = time.monotonic()
@@ -223,7 +225,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
             verdict = Verdict.UNMEASURED
         if not compared and verdict is Verdict.IDENTICAL:
             verdict = Verdict.UNMEASURED
-        return RunResult(
+        result = RunResult(
             verdict=verdict,
             base=base_tree.identity,
             heads=tuple(tree.identity for tree in head_trees),
@@ -236,8 +238,11 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
             targets=results,
             seconds={"total": round(time.monotonic() - began, 3), "lift": round(lifted - began, 3)},
             command=options.command or _command(options),
-            notes=notes,
+            notes=(*notes, *state.lost),
         )
+        if state.lost:
+            raise NotWritten("; ".join(state.lost), result)
+        return result
 
 
 def no_target(targets: Sequence[str], recorded: Sequence[Path] = ()) -> str:
@@ -487,7 +492,11 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
     for position, units in state.shares.items():
         mismatches = _in_order([{**m, "drawn": unit.fuzz is not None} for unit in units for m in unit.mismatches])
         drawn = list(dict.fromkeys(m["case"] for m in mismatches if m["drawn"]))
-        kept = found_cases.keep(options.out, units[0].target, supervisor.scratch / "home", drawn)
+        try:
+            kept = found_cases.keep(options.out, units[0].target, supervisor.scratch / "home", drawn)
+        except UsageError as error:
+            state.lost.append(str(error))
+            kept = [case for case in drawn if found_cases.with_id(options.out, case)]
         result = state.results[position]
         state.results[position] = replace(result, notes=(*result.notes, *_drawn_notes(drawn, kept)))
         if mismatches:
@@ -508,9 +517,9 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
         environment(options.device, options.host),
     )
     arms = {arm.label: arm for arm in (state.base, *state.heads)}
-    state.results.update(
-        zip(found, reduce_found(supervisor, arms, state.asked, list(found.values()), request), strict=True)
-    )
+    results, lost = reduce_found(supervisor, arms, state.asked, list(found.values()), request)
+    state.results.update(zip(found, results, strict=True))
+    state.lost += dict.fromkeys(lost)
 
 
 def _drawn_notes(drawn: Sequence[str], kept: Sequence[str]) -> list[str]:

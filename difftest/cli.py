@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import difftest
-from difftest.errors import DifftestError
+from difftest.errors import DifftestError, NotWritten
 
 if TYPE_CHECKING:
     from difftest.run.supervisor import Supervisor
@@ -92,7 +94,7 @@ def run(
 
     from difftest import api
     from difftest.expect import check_draft, draft
-    from difftest.output import Formats, Progress, check_place, show, stdout, write_text
+    from difftest.output import Formats, Progress, check_place, deliver, show, write_text
 
     outputs = Formats.parse(formats)
     if write_expect is not None:
@@ -111,13 +113,22 @@ def run(
         command=_command(),
         **options,
     )
+    lost: list[str] = []
     with Progress(Console(stderr=True)) as progress:
-        result = api.run(request, progress, supervisor)
-    show(result, stdout())
-    outputs.write(result)
+        try:
+            result = api.run(request, progress, supervisor)
+        except NotWritten as error:
+            result = error.result
+            lost.append(str(error))
+    deliver(result, [show], outputs, lost)
     if write_expect is not None:
         made = draft(result, before, f"--write-expect {write_expect}")
-        write_text(write_expect, made.text)
+        try:
+            write_text(write_expect, made.text)
+        except DifftestError as error:
+            lost.append(str(error))
+    _refuse(lost)
+    if write_expect is not None:
         entries = f"{made.added} new {'entry' if made.added == 1 else 'entries'}"
         kept = f", after the {made.kept} that it had" if made.kept else ""
         click.echo(f"draft of {entries} written to {write_expect}{kept}; give each its reason", err=True)
@@ -147,15 +158,15 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
     supervisor = _supervisor(options["device"], options["jobs"])  # first: it takes longest
     from rich.console import Console
 
-    from difftest.output import Formats, Progress, show, show_replay, stdout
+    from difftest.output import Formats, Progress, deliver, show, show_replay
     from difftest.record.replay import replay as replayed
 
     outputs = Formats.parse(formats)
     with Progress(Console(stderr=True)) as progress:
         result = replayed(captures, observer=progress, supervisor=supervisor, command=_command(), **options)
-    show_replay(result, stdout())
-    show(result, stdout())
-    outputs.write(result)
+    lost: list[str] = []
+    deliver(result, [show_replay, show], outputs, lost)
+    _refuse(lost)
     return result.exit_code
 
 
@@ -188,7 +199,7 @@ def bench(
     from rich.console import Console
 
     from difftest import api
-    from difftest.output import Formats, stdout
+    from difftest.output import Formats, deliver
     from difftest.timing.bench import BenchOptions
     from difftest.timing.bench import bench as timed
     from difftest.timing.show import BenchProgress, percentage, show_bench
@@ -202,8 +213,9 @@ def bench(
     request = BenchOptions(base=base, heads=heads, max_regression=limit, command=command, **options)
     with BenchProgress(Console(stderr=True)) as progress:
         result = timed(request, progress)
-    show_bench(result, stdout())
-    outputs.write(result)
+    lost: list[str] = []
+    deliver(result, [show_bench], outputs, lost)
+    _refuse(lost)
     return result.exit_code
 
 
@@ -359,6 +371,16 @@ def _supervisor(device: str, jobs: int | None) -> Supervisor:
     return click.get_current_context().with_resource(started(device, jobs))
 
 
+def _refuse(lost: list[str]) -> None:
+    """A result that could not be written where it was asked for is no success.
+
+    Raises:
+        DifftestError: there is anything of that kind.
+    """
+    if lost:
+        raise DifftestError("; ".join(lost))
+
+
 def _command() -> str:
     """The command line for a report, without the files that it was asked to write."""
     words = iter(sys.argv[1:])
@@ -386,5 +408,12 @@ def main() -> None:
         code = error.exit_code
     except BrokenPipeError:
         sys.stderr.close()
+        code = 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        place = error.filename or "standard output"
+        click.echo(f"difftest: {place} cannot be written: {error.strerror}; make room there", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left of it at its end
         code = 2
     raise SystemExit(code or 0)

@@ -4,6 +4,13 @@ Each error is one line for the user: what failed, with which value, and what to 
 the line and exits with :attr:`DifftestError.exit_code`; no traceback is shown.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from difftest.result import RunResult
+
 
 class DifftestError(Exception):
     """A request that cannot be carried out: usage or tool error."""
@@ -27,6 +34,18 @@ class NothingCompared(DifftestError):
     """The request is sound, but nothing was there to compare; zero compared is never green."""
 
     exit_code = 3
+
+
+class NotWritten(DifftestError):
+    """What was found could not all be written, as on a full disk. Make room, or name another place.
+
+    Attributes:
+        result: what was found, for the reports that can be written.
+    """
+
+    def __init__(self, message: str, result: RunResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class LiftError(Exception):

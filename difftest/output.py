@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,14 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from difftest.bisect import Bisection
-from difftest.errors import UsageError
+from difftest.errors import DifftestError, UsageError
 from difftest.record.command import Shown
 from difftest.record.sites import KNOWN
 from difftest.result import EXIT_CODES, RunResult, TargetResult, Verdict
 from difftest.survey import TargetSurvey
 from difftest.sweep import SCHEMA, SweptCommit, overall
 from difftest.timing.result import BenchResult
-from difftest.trees.cache import write_atomic
 
 UNWRAPPED = 100_000
 """Columns of what is no terminal."""
@@ -63,10 +62,30 @@ class Formats:
             items.append((kind, Path(path)))
         return cls(tuple(items), writer)
 
-    def write(self, result: RunResult | BenchResult) -> None:
+    def write(self, result: RunResult | BenchResult) -> list[str]:
+        """Write each file, whatever becomes of the others; what could not be written, in words."""
         reports = importlib.import_module(self.writer)
+        lost = []
         for kind, path in self.items:
-            reports.write(result, kind, path)
+            try:
+                reports.write(result, kind, path)
+            except DifftestError as error:
+                lost.append(f"the {kind} report is missing: {error}")
+        return lost
+
+
+def deliver(result: Any, shows: Sequence[Callable[[Any, Console], None]], outputs: Formats, lost: list[str]) -> None:
+    """Show a result and write its files. A fault of one of them does not keep the others.
+
+    Args:
+        shows: what prints it, in order.
+        lost: what could not be written so far, in words; receives what cannot be written here.
+    """
+    try:
+        for printed in shows:
+            printed(result, stdout())
+    finally:
+        lost += outputs.write(result)
 
 
 def check_place(path: Path) -> None:
@@ -79,15 +98,12 @@ def check_place(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole.
+    """Write a file whole, or to a stream.
 
     Raises:
         UsageError: it cannot be written.
     """
-    try:
-        write_atomic(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    importlib.import_module("difftest.reports").write_text(text, path)
 
 
 def stdout() -> Console:
@@ -116,8 +132,6 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
     Args:
         asked: whether the targets were named, which names those that the trees do not have, too.
     """
-    if path is not None:
-        write_atomic(path, json.dumps([item.to_json() for item in found], indent=1).encode() + b"\n")
     rows = [("target", "code", "lines", "stand-ins", "symbol or reason")]
     absent = [item for item in found if item.code == "absent"]
     if len(absent) <= ABSENT_EXPLAINED:
@@ -146,6 +160,8 @@ def show_survey(found: Sequence[TargetSurvey], console: Console, path: Path | No
     counts = Counter(item.code for item in found if item.code)
     if counts:
         console.print("\n" + ", ".join(f"{count} {code}" for code, count in counts.most_common()), markup=False)
+    if path is not None:
+        write_text(path, json.dumps([item.to_json() for item in found], indent=1) + "\n")
 
 
 def show_replay(result: RunResult, console: Console) -> None:
@@ -236,13 +252,13 @@ def show_sweep(found: Iterable[SweptCommit], console: Console, path: Path | None
         console.print(Text(line), soft_wrap=True)
         for name in item.targets(Verdict.DIFFERENT):
             console.print(Text(f"              {name}"))
-    if path is not None:
-        data = {"schema": SCHEMA, "commits": [item.to_json() for item in every]}
-        write_atomic(path, json.dumps(data, default=str).encode() + b"\n")
     counts = Counter(str(item.verdict) for item in every)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     commits = "1 commit that touches" if len(every) == 1 else f"{len(every)} commits that touch"
     console.print(Text(f"{commits} a target: {summary}"))
+    if path is not None:
+        data = {"schema": SCHEMA, "commits": [item.to_json() for item in every]}
+        write_text(path, json.dumps(data, default=str) + "\n")
     return EXIT_CODES[overall(every)]
 
 

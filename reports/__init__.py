@@ -122,4 +122,5 @@ def _replace(target: Path, text: str) -> None:
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {str(target)!r}: {error.strerror or error}")
+    reason = str(error.strerror or error)
+    return UsageError(f"cannot write {str(target)!r}: {reason}{'' if ';' in reason else '; name another file'}")

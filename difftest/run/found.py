@@ -89,6 +89,6 @@ def keep(out: Path, target: str, home: Path, cases: Iterable[str]) -> list[str]:
         try:
             write_atomic(place, made.read_bytes())
         except OSError as error:
-            raise UsageError(f"{place} cannot be written: {error.strerror or error}") from None
+            raise UsageError(f"{place} cannot be written: {error.strerror or error}; name another --out") from None
         kept.append(case)
     return kept

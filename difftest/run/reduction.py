@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from difftest.errors import UsageError
 from difftest.result import Identity, Kind, Reduced, TargetResult
 from difftest.run.found import file_name
 from difftest.run.plan import ArmSource
@@ -62,11 +63,14 @@ def reduce_found(
     run_options: Mapping[str, Any],
     found: Sequence[Found],
     request: Request,
-) -> list[TargetResult]:
-    """Reduce the first mismatch of each group and write its folder; the results with what came of it.
+) -> tuple[list[TargetResult], list[str]]:
+    """Reduce the first mismatch of each group and write its folder.
+
+    Returns:
+        The results with what came of it, and the folders that could not be written, in words.
 
     Raises:
-        DifftestError: the worker failed, or a folder cannot be written.
+        DifftestError: the worker failed.
     """
     home = supervisor.scratch / "home"
     units: list[Unit] = []
@@ -106,10 +110,11 @@ def reduce_found(
     options = {**run_options, "expect": [], "examples": None, "seconds": None, "lines": False, "repeat": 1}
     if units:
         supervisor.run(units, arms, options, lambda unit, done: None, lambda unit: None)
-    return [_with_reduced(item, its, request) for item, its in zip(found, tasks, strict=True)]
+    lost: list[str] = []
+    return [_with_reduced(item, its, request, lost) for item, its in zip(found, tasks, strict=True)], lost
 
 
-def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> TargetResult:
+def _with_reduced(item: Found, units: Sequence[Unit], request: Request, lost: list[str]) -> TargetResult:
     reduced = []
     code = {arm: closure["digest"] for arm, closure in item.result.closure.items()}
     for unit in units:
@@ -134,7 +139,12 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request) -> Targe
             "options": request.options, "environment": request.environment, "repo": request.repo,
         }  # fmt: skip
         if record["case"] not in taken:
-            write_folder(place, Path(unit.task["folder"], str(int(record["choice"]))), text)
+            try:
+                write_folder(place, Path(unit.task["folder"], str(int(record["choice"]))), text)
+            except UsageError as error:
+                lost.append(str(error))
+                reduced.append(Reduced(record["original"], unit.task["kind"], unit.task["leaf"], reason=str(error)))
+                continue
         reduced.append(
             Reduced(
                 original=record["original"],

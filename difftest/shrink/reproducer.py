@@ -173,4 +173,4 @@ def write_folder(folder: Path, made: Path, text: Mapping[str, Any]) -> None:
         digest = hashlib.sha256((folder / CASE).read_bytes()).hexdigest()
         write_atomic(folder / SCRIPT, script(**text, case_sha256=digest).encode())
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"{folder} cannot be written: {error.strerror or error}; name another --out") from None

@@ -38,9 +38,9 @@ def show_bench(result: BenchResult, console: Console) -> None:
 
 def show_pairs(result: PairsResult, console: Console, path: Path | None) -> None:
     """What end-to-end pairs say; as JSON, too, where a path is given."""
+    importlib.import_module("difftest.reports.bench_terminal").render_pairs(result, console)
     if path is not None:
         importlib.import_module("difftest.reports").write_text(json.dumps(result.to_json()) + "\n", path)
-    importlib.import_module("difftest.reports.bench_terminal").render_pairs(result, console)
 
 
 class BenchProgress:

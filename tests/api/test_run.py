@@ -14,9 +14,11 @@ import pytest
 
 from difftest import api
 from difftest.demo import make_repository
-from difftest.errors import UsageError
+from difftest.errors import NotWritten, UsageError
 from difftest.reports.words import exercise_lines
 from difftest.result import RunResult, TargetResult
+from difftest.run import found as found_cases
+from difftest.shrink import reproducer
 
 PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
 
@@ -103,6 +105,26 @@ def test_one_case_can_be_run_again_by_its_id(options: api.RunOptions) -> None:
     target = only(api.run(replace(options, heads=("subtle-bug",), examples=None, case=found.case)))
     assert target.cases.executed == target.cases.different == 1
     assert target.mismatches[0] == found
+
+
+def test_a_full_output_folder_leaves_the_result(
+    options: api.RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reproducer.shutil, "copyfile", full)
+    monkeypatch.setattr(found_cases, "write_atomic", full)
+    asked = replace(options, heads=("subtle-bug",), cases=("grid", "fuzz"), out=tmp_path / "out", shrink=1.0)
+    with pytest.raises(NotWritten, match="No space left on device; name another --out") as caught:
+        api.run(asked)
+    result = caught.value.result
+    assert caught.value.exit_code == 2
+    assert (result.verdict, only(result).cases.different > 0) == ("different", True)
+    (target,) = result.targets
+    assert all("cannot be written" in reduced.reason for reduced in target.reduced) and target.reduced
+    assert any("not kept as a file" in note for note in target.notes)
+    assert any("/fuzz/" in note for note in result.notes) and len(result.notes) == len(set(result.notes))
 
 
 def test_an_unknown_case_of_a_named_target_is_refused_though_the_code_is_the_same(options: api.RunOptions) -> None:

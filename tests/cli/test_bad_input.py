@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -248,6 +249,40 @@ def test_base_and_head_of_another_project(tmp_path: Path) -> None:
 def test_output_path_that_cannot_be_written(repository: Path, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "missing" / "report"
     one_line(difftest(*RUN, "--format", f"{kind}:{path}", cwd=repository), 2, str(path))
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("kind", ["json", "markdown", "html", "junit", "github"])
+def test_a_report_on_a_full_disk_leaves_the_others(repository: Path, tmp_path: Path, kind: str) -> None:
+    kept = tmp_path / "kept.json"
+    done = difftest(*RUN, "--examples", "9", "--format", f"{kind}:{FULL}", "--format", f"json:{kept}", cwd=repository)
+    assert done.returncode == 2, done.stderr
+    said = f"difftest: the {kind} report is missing: cannot write '{FULL}': No space left on device; name another file"
+    assert done.stderr.splitlines()[-1] == said
+    assert done.stdout.splitlines()[-1].startswith("difftest: identical. ")
+    assert json.loads(kept.read_text())["verdict"] == "identical"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+def test_what_is_printed_on_a_full_disk_leaves_the_reports(repository: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    command = [sys.executable, "-m", "difftest", *RUN, "--examples", "9", "--format", f"json:{kept}"]
+    with FULL.open("w") as stream:
+        done = subprocess.run(command, cwd=repository, stdout=stream, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("difftest: standard output cannot be written: No space left")
+    assert json.loads(kept.read_text())["verdict"] == "identical"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [("targets",), ("sweep", "--range", "base..faster", "--examples", "3")])
+def test_a_list_on_a_full_disk_is_printed_all_the_same(repository: Path, command: tuple[str, ...]) -> None:
+    done = difftest(*command, "--format", f"json:{FULL}", cwd=repository)
+    one_line(done, 2, f"cannot write '{FULL}'")
+    assert len(done.stdout.splitlines()) > 1
 
 
 def test_unknown_format(repository: Path) -> None:
