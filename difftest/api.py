@@ -30,6 +30,8 @@ from difftest.lift.numbers import code_numbers
 from difftest.record import cases as recordings
 from difftest.record.casefile import SUFFIX, CaseFile, read_case
 from difftest.result import (
+    BUDGET_CUT,
+    EXAMPLES_CUT,
     MISMATCHES_SHOWN,
     NOT_EXECUTED,
     UNUSED_ENTRY,
@@ -651,10 +653,10 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     if counts["beyond_examples"]:
         left = counts["beyond_examples"]
         grid = f"{left} further {'case' if left == 1 else 'cases'} of the grid"
-        notes.append(f"--examples {options.examples}: {grid} left out")
+        notes.append(f"{EXAMPLES_CUT} {options.examples}: {grid} left out")
     if counts["cut"] and not all(u.fuzz for u in units):
         left = counts["cut"]
-        notes.append(f"the time budget ended before {left} further {'case was' if left == 1 else 'cases were'} run")
+        notes.append(f"{BUDGET_CUT} before {left} further {'case was' if left == 1 else 'cases were'} run")
     if counts["no_strategy"] and verdict is not Verdict.UNMEASURED:
         notes.append("not fuzzed: its cases are not made from axes, and it has no `fuzz` strategy")
     if options.out is None and any(u.fuzz is not None and u.mismatches for u in units):

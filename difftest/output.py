@@ -28,6 +28,9 @@ from difftest.timing.result import BenchResult
 UNWRAPPED = 100_000
 """Columns of what is no terminal."""
 
+TARGETS_NAMED = 6
+"""Targets of a commit that a sweep names for each reason why they were not compared, or on fewer cases."""
+
 ABSENT_EXPLAINED = 10
 """Targets that the trees do not have, up to which `difftest targets` says of each which symbols were looked for; more
 are counted, and named when targets were asked for."""
@@ -252,14 +255,30 @@ def show_sweep(found: Iterable[SweptCommit], console: Console, path: Path | None
         console.print(Text(line), soft_wrap=True)
         for name in item.targets(Verdict.DIFFERENT):
             console.print(Text(f"              {name}"))
+        for reason, names in _less_measured(item).items():
+            more = f" and {len(names) - TARGETS_NAMED} more" if len(names) > TARGETS_NAMED else ""
+            console.print(Text(f"              {', '.join(names[:TARGETS_NAMED])}{more}: {reason}"), soft_wrap=True)
     counts = Counter(str(item.verdict) for item in every)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     commits = "1 commit that touches" if len(every) == 1 else f"{len(every)} commits that touch"
     console.print(Text(f"{commits} a target: {summary}"))
+    if cut := sum(any(target.cut for target in item.result.targets) for item in every if item.result is not None):
+        limited = "1 commit was" if cut == 1 else f"{cut} commits were"
+        console.print(Text(f"{limited} not compared on all cases of all targets: --examples or --budget left some out"))
     if path is not None:
         data = {"schema": SCHEMA, "commits": [item.to_json() for item in every]}
         write_text(path, json.dumps(data, default=str) + "\n")
     return EXIT_CODES[overall(every)]
+
+
+def _less_measured(item: SweptCommit) -> dict[str, list[str]]:
+    """The targets of a commit that were not compared, or on fewer cases than they have, by why."""
+    found: dict[str, list[str]] = {}
+    for target in item.result.targets if item.result else ():
+        unmeasured = [f"not compared: {target.reason}"] if target.verdict == Verdict.UNMEASURED else []
+        for reason in (*unmeasured, *[text for text in target.cut if text != target.reason]):
+            found.setdefault(reason, []).append(target.name)
+    return found
 
 
 def show_bisection(found: Bisection, console: Console) -> int:

@@ -349,12 +349,20 @@ class TargetResult:
     distribution: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @property
+    def cut(self) -> tuple[str, ...]:
+        """What is said of cases that `--examples` or `--budget` left out; empty when they left out none."""
+        return tuple(text for text in (self.reason, *self.notes) if text.startswith((EXAMPLES_CUT, BUDGET_CUT)))
+
 
 NOT_EXECUTED = "not executed"
 """The mode of a target that was not run."""
 
 UNUSED_ENTRY = "the manifest expects a difference that was not found"
 """How a run's note on an entry that matched nothing begins."""
+
+EXAMPLES_CUT, BUDGET_CUT = "--examples", "the time budget ended"
+"""How what is said of the cases that a limit left out begins."""
 
 MISMATCHES_SHOWN = 20
 GROUPS_SHOWN = 12
