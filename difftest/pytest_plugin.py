@@ -2,8 +2,9 @@
 
 Without these options nothing is added and nothing heavy is imported. A target whose code is the same passes without
 being executed. One that is unmeasured is skipped, with the reason, and the session then ends with exit status 3, as
-`difftest run` does; a failure beside it keeps its own exit status. The fixture `difftest_arms` gives a user's own test
-both versions, loaded side by side. Under `difftest capture` the sampler calls of all tests are recorded.
+`difftest run` does; a failure beside it keeps its own exit status. A request that cannot be carried out is a usage
+error of pytest, exit status 4, as an unknown option is. The fixture `difftest_arms` gives a user's own test both
+versions, loaded side by side. Under `difftest capture` the sampler calls of all tests are recorded.
 """
 
 from __future__ import annotations
