@@ -385,6 +385,14 @@ def label_of(row: Row, axes: Axes) -> str:
     return ", ".join(words) or "plain"
 
 
+def in_full(label: str, axes: Axes) -> str:
+    """A row's label; where no value is in it, with the plain values that it stands for."""
+    if label != "plain":
+        return label
+    words = [f"{name} {text(values[0])}" for name, values in axes.items() if len(values) > 1]
+    return f"plain: {', '.join(words)}" if words else label
+
+
 def cases_from(
     axes: Axes,
     build: Callable[[Row, Stream], Pool],
@@ -426,13 +434,14 @@ def cases_from(
             continue
         if limit is not None and made >= limit:
             return
-        label = f"{prefix}{label_of(row, axes)}"
+        words = label_of(row, axes)
+        label = f"{prefix}{words}"  # keys the stream, so it stays what it is when values come to an axis
         if label in labels:
             continue
         labels.add(label)
         made += 1
         yield Case(
-            label,
+            f"{prefix}{in_full(words, axes)}",
             _Build(build, row, name, label),
             contract=contract if isinstance(contract, bool) else contract(row),
             axes={axis: text(value) for axis, value in row.items()},
@@ -512,6 +521,7 @@ __all__ = [
     "extremes",
     "guarded",
     "histories",
+    "in_full",
     "label_of",
     "lay_out",
     "lazy",

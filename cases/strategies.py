@@ -20,7 +20,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from difftest.cases.axes import INF, Spread, Stream, label_of, plain, stream, text
+from difftest.cases.axes import INF, Spread, Stream, in_full, label_of, plain, stream, text
 from difftest.target import Case, Family, Pool, Target
 
 
@@ -119,7 +119,7 @@ def cases_of(family: Family, numbers: Numbers = NO_NUMBERS) -> st.SearchStrategy
         except Exception:  # no such input: a number between two ends that the builder has no place for
             reject()
         cells = _set_cells(draw, pool, numbers)
-        label = ", ".join([label_of(row, family.axes), f"key {key}", *cells])
+        label = ", ".join([in_full(label_of(row, family.axes), family.axes), f"key {key}", *cells])
         return Case(
             f"fuzz: {label}",
             lambda: pool,

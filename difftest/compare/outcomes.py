@@ -570,8 +570,10 @@ class _Walker:
         left, right = dict(a[5]), dict(b[5])
         at = sorted(page for page in {**left, **right} if left.get(page) != right.get(page))
         if at:
-            sides = ("all zero" if at[0] not in side else f"bytes {side[at[0]].hex()}" for side in (left, right))
-            detail = (f"page {at[0]} of its storage; it is compared by hashes of its pages",)
+            sides = ["all zero" if at[0] not in side else "some bytes" for side in (left, right)]
+            if sides[0] == sides[1]:
+                sides[1] = "other bytes"
+            detail = (f"page {at[0]} of its storage; of so large an input only hashes of the pages are kept",)
             self.add(Kind.MUTATION, path, *sides, count=len(at), detail=detail)
 
     def element(self, kind: Kind, left: Elements, right: Elements, at: NDArray[np.intp], path: str) -> None:

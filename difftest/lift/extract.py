@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import textwrap
 from collections.abc import Callable
 
 from difftest.lift.closure import Closure, Piece
+from difftest.lift.facts import compiling
 from difftest.lift.syntax import source_lines
 
 
@@ -37,3 +40,16 @@ def extract(closure: Closure, read: Callable[[str], bytes | None]) -> str:
     for what, chain in closure.missing:
         parts.append(f"# not in the tree: {what} (reached by {' -> '.join(chain)})")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def compile_decorators(piece: Piece, data: bytes | None) -> list[str]:
+    """The decorators of a definition that have torch compile it, as source, whatever its layout.
+
+    Args:
+        data: the piece's file.
+    """
+    text = textwrap.dedent("\n".join(source_lines(data)[piece.first - 1 : piece.last]))
+    try:
+        return [ast.unparse(decorator) for node in ast.parse(text).body for decorator in compiling(node)]
+    except SyntaxError:  # it is no statement by itself
+        return []

@@ -312,7 +312,7 @@ def _parts(source: SourceModule, name: str) -> Iterator[Part]:
             stub = ast.Expr(ast.Tuple([*kept.decorator_list, *kept.args.defaults], ast.Load()))
             at_load = find_uses(source, stub)
         digest = _with_order(source, syntax_hash(kept), at_load, index, name)
-        yield Part(first, last, digest, uses, compiled=_is_compiled(kept))
+        yield Part(first, last, digest, uses, compiled=bool(compiling(kept)))
 
 
 def _with_order(source: SourceModule, digest: str, at_load: Uses, index: int, name: str) -> str:
@@ -440,8 +440,9 @@ def _dotted(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
 
 
-def _is_compiled(node: ast.stmt) -> bool:
-    return any("compile" in ast.dump(d) for d in getattr(node, "decorator_list", ()))
+def compiling(node: ast.stmt) -> list[ast.expr]:
+    """The decorators of a statement that have torch compile it."""
+    return [decorator for decorator in getattr(node, "decorator_list", ()) if "compile" in ast.dump(decorator)]
 
 
 def span(node: ast.stmt) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ from typing import Any
 from difftest.catalog import Outline, direct_matches
 from difftest.errors import DifftestError, LiftError, UsageError
 from difftest.lift.closure import Closure, find_closure
+from difftest.lift.extract import compile_decorators
 from difftest.lift.facts import Facts, FactsStore
 from difftest.lift.resolve import Key
 from difftest.lift.signature import Signature, conflict, merged, signature_of, symbols_in, unmakeable
@@ -257,6 +258,11 @@ class Planner:
             compiled = sorted({n.partition(":")[2] for b in (left, right) if b.closure for n in b.closure.compiled})
             if compiled:
                 planned.notes.append(f"torch.compile'd functions ran eagerly: {', '.join(compiled[:5])}")
+            if decorated := _recompiled(left.closure, base.tree.read, right.closure, head.tree.read):
+                planned.notes.append(
+                    f"the change of how torch.compile is told to compile {', '.join(decorated[:5])} was not exercised: "
+                    "both versions ran without it"
+                )
         return planned
 
     def select(self, outlines: Sequence[Outline], patterns: Sequence[str], arms: Sequence[ArmSource]) -> list[Outline]:
@@ -326,6 +332,21 @@ def _unlike_syntax(base: Closure, head: Closure) -> list[str]:
     words = sorted(base.whole | head.whole)
     why = f"reads {', '.join(words)}, so whole files count" if words else "reads files beside it"
     return [f"executed though the code is the same as syntax: it {why}, and {', '.join(paths[:3])} differs"]
+
+
+_Read = Callable[[str], bytes | None]
+
+
+def _recompiled(base: Closure, read_base: _Read, head: Closure, read_head: _Read) -> list[str]:
+    """The functions, by qualified name, whose decorators that compile them differ between the arms."""
+    found = []
+    for symbol in sorted(base.compiled | head.compiled):
+        module, _, name = symbol.partition(":")
+        left, right = base.pieces.get((module, name)), head.pieces.get((module, name))
+        if left is not None and right is not None and left.digest != right.digest:
+            one, two = compile_decorators(left, read_base(left.path)), compile_decorators(right, read_head(right.path))
+            found += [name] if one != two else []
+    return found
 
 
 def _unapplied(base: Closure, head: Closure) -> str:

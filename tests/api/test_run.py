@@ -256,6 +256,31 @@ def test_the_lines_that_no_case_executes_are_told(options: api.RunOptions) -> No
     assert said.startswith("v1.parse_output: 300 cases over ")
 
 
+COMPILED = """
+import torch
+
+
+@torch.compile(dynamic={dynamic})
+def twice(logits: torch.Tensor) -> torch.Tensor:
+    return logits * {factor}
+"""
+
+
+@pytest.mark.parametrize(("dynamic", "factor", "said"), [("False", "2", True), ("True", "2.0", False)])
+def test_a_changed_decorator_that_compiles_is_said_not_to_be_exercised(
+    tmp_path: Path, dynamic: str, factor: str, said: bool
+) -> None:
+    for arm, text in (("base", ("True", "2")), ("head", (dynamic, factor))):
+        (tmp_path / arm / "own").mkdir(parents=True)
+        code = COMPILED.format(dynamic=text[0], factor=text[1])
+        (tmp_path / arm / "own" / "__init__.py").write_text(code)
+    arms = str(tmp_path / "base"), (str(tmp_path / "head"),)
+    target = only(api.run(api.RunOptions(*arms, targets=("own:twice",), examples=5, explain=False, jobs=1)))
+    assert (target.code, target.verdict) == ("changed", "identical")
+    assert "torch.compile'd functions ran eagerly: twice" in target.notes
+    assert any("how torch.compile is told to compile twice was not exercised" in note for note in target.notes) is said
+
+
 def test_lines_without_coverage_py_is_refused(options: api.RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "coverage" else find(name, *a))

@@ -366,7 +366,7 @@ def test_cases_come_plain_first_and_say_what_they_hold() -> None:
         )
     )
     labels = [case.label for case in made]
-    assert labels[0] == "plain" and labels[1:3] == ["dtype b", "dtype c"]
+    assert labels[0].startswith("plain: ") and "dtype a" in labels[0] and labels[1:3] == ["dtype b", "dtype c"]
     assert "seed 1" in labels and len(set(labels)) == len(labels)
     assert [case.contract for case in made] == [case.axes["batch"] != "0" for case in made]
     assert not [c for c in made if c.axes["layout"] == "y" and c.axes["batch"] == "1"]

@@ -604,6 +604,24 @@ def test_pages_that_hold_undefined_bytes_hide_no_others() -> None:
     assert [item.kind for item in compare(base, head, mask, mask)] == [Kind.MUTATION]
 
 
+@pytest.mark.parametrize(
+    ("pages", "said"),
+    [
+        ((((0, b"v"),), ((0, b"w"),)), ("some bytes", "other bytes")),
+        (((), ((3, b"w"),)), ("all zero", "some bytes")),
+    ],
+)
+def test_a_page_of_a_very_large_input_is_not_shown_as_its_hash(
+    pages: tuple[tuple[tuple[int, bytes], ...], ...], said: tuple[str, str]
+) -> None:
+    base, head = (
+        outcome()._replace(changed=(("x", ("pages", "torch.float32", (1,), (1,), 0, held)),)) for held in pages
+    )
+    (item,) = compare(base, head)
+    assert (item.base, item.head) == said
+    assert f"page {pages[1][0][0]} of its storage" in item.detail[0]
+
+
 def test_leaves_of_a_base_that_is_not_deterministic_are_named() -> None:
     assert unstable_leaves(outcome(Tokens([1, 2], 3)), outcome(Tokens([1, 5], 3))) == ["return.ids"]
     assert unstable_leaves(outcome(rng=(b"1",)), outcome(rng=(b"2",))) == ["rng.torch"]
