@@ -171,12 +171,13 @@ def takes(function: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(getattr(function, "fn", function)).parameters)
 
 
-def expanded_only(function: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values in which `idx_mapping` is one slot a row where the function knows no other mapping.
+def expanded_only(arm: Arm, function: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values in which `idx_mapping` is one slot a row where the arm's function knows no other mapping.
 
     Until March 2026 that was the name of what is `expanded_idx_mapping` since.
     """
     if "idx_mapping" in takes(function) and "expanded_idx_mapping" not in takes(function):
+        arm.note("idx_mapping is expanded_idx_mapping of the case")
         return {**values, "idx_mapping": values["expanded_idx_mapping"]}
     return dict(values)
 

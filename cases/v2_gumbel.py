@@ -258,7 +258,7 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
             "seeds": pool["seeds"][index],
             "is_greedy": pool["temp"][index] == 0,
         }
-        arm.note("temperature and seed are one a row, taken from their slots")
+        arm.note("temperature, seed and whether it is greedy are one a row, taken from their slots")
     pointers = {
         f"{name}_ptr": value for name, value in pool.items() if value is None or isinstance(value, torch.Tensor)
     }

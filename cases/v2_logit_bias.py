@@ -158,7 +158,7 @@ def cases() -> Iterator[Case]:
 def prepare(arm: Arm, pool: Pool) -> Call:
     """A call of `apply_logit_bias` as each version takes it."""
     function = arm.get(APPLY_LOGIT_BIAS)
-    return Call(function, kwargs=arm.bind(function, expanded_only(function, pool)))
+    return Call(function, kwargs=arm.bind(function, expanded_only(arm, function, pool)))
 
 
 # -- the state -----------------------------------------------------------------------------------------------------

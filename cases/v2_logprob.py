@@ -10,7 +10,7 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, block_of, by_name, guarded_logits, map_rows, slots_for
+from difftest.cases.v2_batch import GPU, block_of, by_name, guarded_logits, map_rows, slots_for, takes
 from difftest.cases.v2_state import sampling_params
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -226,6 +226,8 @@ def prepare_named(arm: Arm, pool: Pool) -> Call:
     state = arm.get(STATE)(slots_for(len(pool["named"])), pool["logits"].device)
     function = arm.first(*TOPK)
     slots = pool["expanded_idx_mapping"]
+    if "max_per_req_token_ids" in takes(function):
+        arm.note("max_per_req_token_ids is what this version's max_num_token_ids says of the case's slots")
 
     def life() -> dict[str, Any]:
         for slot, named in zip(slots.tolist(), pool["named"], strict=True):

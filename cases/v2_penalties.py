@@ -138,7 +138,7 @@ def _metadata(pool: Pool) -> SimpleNamespace:
 
 
 def _penalties_call(arm: Arm, function: Any, pool: Pool) -> dict[str, Any]:
-    values = {**expanded_only(function, pool), "sampling_metadata": _metadata(pool)}
+    values = {**expanded_only(arm, function, pool), "sampling_metadata": _metadata(pool)}
     if "sampling_metadata" in takes(function):
         arm.note("penalties are one a row, taken from their slots")
     if "token_ids" not in takes(function):
@@ -186,7 +186,7 @@ def prepare_fused(arm: Arm, pool: Pool) -> Call:
     penalties, temperature = arm.first(*APPLY_PENALTIES), arm.get(APPLY_TEMPERATURE)
     arm.note("penalties and temperature are two calls")
     first = _penalties_call(arm, penalties, pool)
-    second = arm.bind(temperature, expanded_only(temperature, pool))
+    second = arm.bind(temperature, expanded_only(arm, temperature, pool))
 
     def both() -> None:
         penalties(**first)

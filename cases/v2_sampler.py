@@ -212,7 +212,7 @@ def call_arguments(arm: Arm, sampler: Any, pool: Pool) -> dict[str, Any]:
             raise ApiChange("this version is not told which drafts a grammar rules out")
         values["invalid_drafts"] = pool["invalid_drafts"]
     if "input_batch" not in takes(method):
-        values = expanded_only(method, values)
+        values = expanded_only(arm, method, values)
     return arm.bind(sampler.__call__, values)
 
 

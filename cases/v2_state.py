@@ -170,7 +170,7 @@ def process(
     if "ctx" in takes(method):
         result = method(logits, SimpleNamespace(**context))
     else:
-        result = method(**arm.bind(method, {"logits": logits, **expanded_only(method, context)}))
+        result = method(**arm.bind(method, {"logits": logits, **expanded_only(arm, method, context)}))
     return logits if result is None else result
 
 

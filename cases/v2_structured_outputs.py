@@ -112,6 +112,8 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     }
     if pool["num_bonus_tokens"] != 1 and "num_bonus_tokens" not in takes(cls):
         raise ApiChange("this version knows of one bonus token")
+    if "mask_stride" in takes(cls):
+        arm.note("mask_stride is most_drafts and num_bonus_tokens of the case together")
     worker = cls(**arm.bind(cls, values))
     known = {**pool, "input_batch": batch_of(pool)}
     return Call(worker.apply_grammar_bitmask, kwargs=arm.bind(worker.apply_grammar_bitmask, known))

@@ -95,8 +95,12 @@ def test_older_functions_get_one_slot_a_row_under_the_older_name() -> None:
     def new(logits: Any, idx_mapping: Any, expanded_idx_mapping: Any) -> None: ...
 
     values = {"idx_mapping": [1], "expanded_idx_mapping": [1, 1]}
-    assert v2_batch.expanded_only(old, values)["idx_mapping"] == [1, 1]
-    assert v2_batch.expanded_only(new, values)["idx_mapping"] == [1]
+    notes: list[str] = []
+    arm = SimpleNamespace(note=notes.append)
+    assert v2_batch.expanded_only(arm, new, values)["idx_mapping"] == [1]
+    assert not notes
+    assert v2_batch.expanded_only(arm, old, values)["idx_mapping"] == [1, 1]
+    assert notes == ["idx_mapping is expanded_idx_mapping of the case"]
 
 
 class _Kernel:
