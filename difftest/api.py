@@ -250,7 +250,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
 def no_target(targets: Sequence[str], recorded: Sequence[Path] = ()) -> str:
     """What to say when neither tree has a symbol that was looked for."""
     whose = f"of {', '.join(targets)}" if targets else "that was recorded" if recorded else "of the catalog"
-    return f"base and head share no target: neither tree has a symbol {whose}"
+    return f"base and head share no target: neither tree has a symbol {whose}; difftest targets --base TREE lists them"
 
 
 def merge_base_of(heads: Sequence[str], repo: Path | None = None) -> str:
@@ -271,7 +271,7 @@ def _refuse_unknown_targets(options: RunOptions, entries: Sequence[Expectation],
     families = {name.partition(".")[0] for name in known}
     for entry in entries:
         if entry.target.partition(".")[0] in families and not any(map(entry.covers_target, known)):
-            raise UsageError(f"--expect {options.expect}: no target is {entry.target}; `difftest targets` lists them")
+            raise UsageError(f"--expect {options.expect}: no target is {entry.target}; difftest targets lists them")
 
 
 def _refuse_expired(entries: Sequence[Expectation], heads: Sequence[Tree], repo: Path | None) -> None:
@@ -297,7 +297,9 @@ def _outlines(options: RunOptions, cache: Path) -> list[catalog.Outline]:
     captures, files = recordings.given(options.recorded)
     found = recordings.outlines(captures, files)
     if options.recorded and not found and not files:
-        raise NothingCompared(f"no call in {', '.join(map(str, options.recorded))} ended; there is nothing to replay")
+        raise NothingCompared(
+            f"no call in {', '.join(map(str, options.recorded))} ended, so there is nothing to replay; capture again"
+        )
     # What goes by a symbol is a function that no case file knows; its target is made when it is selected.
     named = {file.target for file in files if ":" not in file.target} - {o.name for o in found}
     if options.cases == ("recorded",) and options.recorded and not named:

@@ -136,11 +136,13 @@ def bisect(options: api.RunOptions, good: str, bad: str, said: Callable[[str], N
         search = _Search(options, file, first, Path(scratch))
         differs, reason, mismatch = search.outcome(last)
         if differs is None:
-            raise NothingCompared(f"{search.target} cannot be compared at {bad}: {reason}")
+            raise NothingCompared(f"{search.target} cannot be compared at {bad}: {reason}; name another --bad")
         if not differs:
             same = search.digest(first) == search.digest(last)
             why = "the code is the same" if same else "the outcomes are identical"
-            raise NothingCompared(f"the case does not differ between {good} and {bad}: {why}")
+            raise NothingCompared(
+                f"the case does not differ between {good} and {bad}: {why}; name revisions between which it does"
+            )
         search.digest(first)
         watched = sorted({*watched_paths([search.outline]), *search.files})
         listed = commits(options.repo, f"{first}..{last}", watched, first_parent=True)
@@ -200,5 +202,5 @@ def _outline(target: str, file: CaseFile, options: api.RunOptions, cache: Path) 
     known = [*recordings.outlines([], [file]), *catalog.outline(cache, [str(p) for p in options.cases_from])]
     found = catalog.direct_matches(known, target)
     if len(found) != 1:
-        raise UsageError(f"--target {target} is not one target; the case is of {file.target}")
+        raise UsageError(f"--target {target} is not one target; the case is of {file.target}; leave --target out")
     return found[0]

@@ -96,15 +96,15 @@ def _import(name: str) -> object:
     path = Path(name)
     spec = importlib.util.spec_from_file_location(f"difftest_user_cases_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UsageError(f"no case file {name}")
+        raise UsageError(f"no case file {name}; give --cases-from a Python file that is there")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(f"case file {name} cannot be imported: {type(error).__name__}: {error}") from None
+        raise UsageError(f"case file {name} cannot be imported: {type(error).__name__}: {error}; mend it") from None
     if not getattr(module, "TARGETS", None):
-        raise UsageError(f"case file {name} declares no TARGETS")
+        raise UsageError(f"case file {name} declares no TARGETS; add TARGETS = (Target(...),)")
     return module
 
 
@@ -121,7 +121,7 @@ def outline(cache: Path, extra: Sequence[str] = ()) -> list[Outline]:
         try:
             digest.update(f"{path}\n".encode() + path.read_bytes())  # the outline names the file
         except OSError as error:
-            raise UsageError(f"case file {path} cannot be read: {error.strerror}") from None
+            raise UsageError(f"case file {path} cannot be read: {error.strerror}; name one that can be") from None
     kept = cache / "catalog" / f"{digest.hexdigest()[:32]}.json"
     try:
         return [_outline_from(item) for item in json.loads(kept.read_text())]

@@ -283,7 +283,7 @@ def targets(formats: tuple[str, ...], **options: Any) -> int:
     from difftest.survey import survey
 
     if options["head"] and not options["base"]:
-        raise click.UsageError("--head needs --base.")
+        raise click.UsageError(f"--head {options['head']} needs --base, the version that it is compared with.")
     path = json_path(formats)
     show_survey(survey(**options), stdout(), path, asked=bool(options["targets"]))
     return 0

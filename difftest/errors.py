@@ -27,7 +27,20 @@ class TreeError(DifftestError):
 
 
 class CaptureError(DifftestError):
-    """A capture is damaged or does not say what it should. The message names the file and the fault."""
+    """A capture or a case file is damaged or does not say what it should. The message names the file and the fault.
+
+    Attributes:
+        fault: the message without what to do.
+        advice: what to do.
+    """
+
+    def __init__(self, fault: str, advice: str = "take a whole copy of it, or record it again") -> None:
+        super().__init__(fault)
+        self.fault = fault
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.fault}; {self.advice}"
 
 
 class NothingCompared(DifftestError):

@@ -94,7 +94,9 @@ def read(path: Path, option: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{option} {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(
+            f"{option} {path} cannot be read: {getattr(error, 'strerror', None) or error}; name a TOML file"
+        ) from None
 
 
 def check_draft(path: Path) -> str:
@@ -114,16 +116,18 @@ def _parse(text: str, where: str, drafts: bool = False) -> tuple[Expectation, ..
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where} is not TOML: {error}") from None
+        raise UsageError(f"{where} is not TOML: {error}; mend it there") from None
     unknown = [name for name in data if name != "expect"]
     if unknown or not isinstance(data.get("expect", []), list):
-        raise UsageError(f"{where}: only [[expect]] entries are allowed, not {', '.join(unknown) or 'a table'}")
+        raise UsageError(
+            f"{where}: only [[expect]] entries are allowed, not {', '.join(unknown) or 'a table'}; take it out"
+        )
     return tuple(_entry(item, f"{where}, entry {n}", drafts) for n, item in enumerate(data.get("expect", []), 1))
 
 
 def _entry(item: Any, where: str, drafts: bool) -> Expectation:
     if not isinstance(item, dict):
-        raise UsageError(f"{where} is not a table")
+        raise UsageError(f"{where} is not a table; write [[expect]]")
     kinds = item.get("kind", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     known = [str(kind) for kind in Kind]
@@ -136,7 +140,7 @@ def _entry(item: Any, where: str, drafts: bool) -> Expectation:
             raise UsageError(f"{where}: {name} must be a {_FIELDS[name].__name__}, not {value!r}")
     for name in ("target",) if drafts else ("target", "reason"):
         if not item.get(name, "").strip():
-            raise UsageError(f"{where} has no {name}")
+            raise UsageError(f"{where} has no {name}; add one")
     return Expectation(**{"reason": "", **item, "kind": tuple(kinds)})
 
 

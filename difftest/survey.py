@@ -134,16 +134,18 @@ def extract_target(tree: str, target: str, repo: Path | None = None, cache: Path
             try:
                 closure = find_closure(arms[0].sources, [target], standins_for(package))
             except LiftError as error:
-                raise UsageError(f"{target} cannot be lifted: {error}") from None
+                raise UsageError(f"{target} cannot be lifted: {error}; name another target or tree") from None
             return extract(closure, arms[0].tree.read)
         chosen = planner.select(outlines, [target], arms)
         refuse_without_package(chosen, arms, "--tree")
         for outline in chosen:
             bound = planner.bind(outline, arms[0])
             if bound.reason:
-                raise UsageError(f"{outline.name} cannot be lifted: {bound.reason}")
+                raise UsageError(f"{outline.name} cannot be lifted: {bound.reason}; name another target or tree")
             if bound.closure is not None:
                 parts.append(f"# target {outline.name}: {bound.symbol}\n" + extract(bound.closure, arms[0].tree.read))
         if not parts:
-            raise UsageError(f"{tree} defines none of the symbols of {target}")
+            raise UsageError(
+                f"{tree} defines none of the symbols of {target}; difftest targets --base {tree} lists what it has"
+            )
         return "\n".join(parts)

@@ -82,7 +82,7 @@ def sweep(options: api.RunOptions, revisions: str, engine: str = "local") -> Ite
     outlines = catalog.outline(cache_folder(options.cache), [str(p) for p in options.cases_from])
     found = commits(options.repo, revisions, paths=watched_paths(outlines))
     if not found:
-        raise NothingCompared(f"no commit in {revisions} touches a target of the catalog")
+        raise NothingCompared(f"no commit in {revisions} touches a target of the catalog; name a longer range")
     jobs = [(options, commit) for commit in found]
     if engine == "ray":
         yield from _on_ray(jobs)

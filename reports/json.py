@@ -41,10 +41,12 @@ def load(text: str) -> RunResult:
     try:
         data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:
-        raise DifftestError(f"not a JSON document: {error}") from error
+        raise DifftestError(f"not a JSON document: {error}; give a file that --format json wrote") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
-        raise DifftestError(f"not a result that this version reads: schema is {found!r}, needed is {SCHEMA!r}")
+        raise DifftestError(
+            f"not a result that this version reads: schema is {found!r}, needed is {SCHEMA!r}; write it anew with it"
+        )
     result = _build(RunResult, data, "result")
     assert isinstance(result, RunResult)
     return result
@@ -84,7 +86,9 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         found = _expect(dict, value, where)
         for name in [*found, *names]:
             if name not in found or name not in hints:
-                raise DifftestError(f"{where}: {'missing' if name in hints else 'unknown'} field {name!r}")
+                raise DifftestError(
+                    f"{where}: {'missing' if name in hints else 'unknown'} field {name!r}; write it anew"
+                )
         return hint(**{name: _build(hints[name], found[name], f"{where}.{name}") for name in names})
     if origin in (Union, types.UnionType):
         choices = [choice for choice in get_args(hint) if choice is not type(None)]
@@ -95,7 +99,7 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         for choice in choices:
             if isinstance(value, choice):
                 return value
-        raise DifftestError(f"{where}: {value!r} is not of a type it can have")
+        raise DifftestError(f"{where}: {value!r} is not of a type it can have; write it anew")
     if origin is tuple:
         item = get_args(hint)[0]
         return tuple(_build(item, v, f"{where}[{n}]") for n, v in enumerate(_expect(list, value, where)))
@@ -109,5 +113,5 @@ def _build(hint: Any, value: Any, where: str) -> Any:
 
 def _expect(wanted: type, value: Any, where: str) -> Any:
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise DifftestError(f"{where}: {type(value).__name__} where {wanted.__name__} is needed")
+        raise DifftestError(f"{where}: {type(value).__name__} where {wanted.__name__} is needed; write it anew")
     return value

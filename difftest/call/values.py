@@ -29,7 +29,7 @@ def case_id(target: str, pool: Pool) -> str:
     try:
         _hash(digest, pool, {})
     except RecursionError:
-        raise DifftestError(f"a case of {target} holds values nested without end") from None
+        raise DifftestError(f"a case of {target} holds values nested without end; mend what builds it") from None
     return digest.hexdigest()
 
 

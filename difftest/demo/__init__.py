@@ -108,7 +108,7 @@ def make_repository(folder: Path) -> dict[str, str]:
         folder.mkdir(parents=True, exist_ok=True)
         occupied = any(folder.iterdir())
     except OSError as error:
-        raise UsageError(f"no repository can be written to {folder}: {error.strerror}") from error
+        raise UsageError(f"no repository can be written to {folder}: {error.strerror}; name another folder") from error
     if occupied:
         raise UsageError(f"no repository can be written to {folder}: it is not empty; name a new folder")
 
@@ -176,5 +176,5 @@ def _run(git: str, folder: Path, *arguments: str, stdin: bytes = b"") -> str:
     done = subprocess.run([git, *settings, *arguments], cwd=folder, env=environment, input=stdin, capture_output=True)
     if done.returncode:
         reason = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[0]
-        raise DifftestError(f"git {arguments[0]} failed in {folder}: {reason}")
+        raise DifftestError(f"git {arguments[0]} failed in {folder}: {reason}; name another folder")
     return done.stdout.decode()

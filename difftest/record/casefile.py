@@ -106,7 +106,7 @@ def read_case(path: Path, max_bytes: int = MAX_BYTES) -> CaseFile:
         with path.open("rb") as file:
             header = int.from_bytes(file.read(8), "little")
     except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CaptureError(f"{path}: cannot be read: {error.strerror}", "make it readable, or name another") from None
     if not 0 < header <= min(size, MAX_LINE):
         raise CaptureError(f"{path}: not a case file, or cut short")
     try:
@@ -115,7 +115,8 @@ def read_case(path: Path, max_bytes: int = MAX_BYTES) -> CaseFile:
     except (SafetensorError, OSError, UnicodeDecodeError) as error:
         raise CaptureError(f"{path}: not a case file, or damaged: {str(error)[:200]}") from None
     if said.get("schema") != SCHEMA:
-        raise CaptureError(f"{path}: schema {said.get('schema', 'none')!r:.60}, this difftest reads {SCHEMA}")
+        fault = f"{path}: schema {said.get('schema', 'none')!r:.60}, this difftest reads {SCHEMA}"
+        raise CaptureError(fault, "have the version that wrote it read it, or keep the case again")
     if set(said) - _OPTIONAL != _KEYS or _seal(said) != said["sha256"]:
         raise CaptureError(f"{path}: the metadata do not match their hash; the file is damaged")
     try:
@@ -154,7 +155,7 @@ def write_case(path: Path, target: str, case: Case, pool: Pool | None = None) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, data)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}; name another folder") from None
     return read_case(path)
 
 

@@ -53,8 +53,9 @@ def open_captures(paths: Sequence[Path]) -> list[Capture]:
         UsageError: a folder is given twice.
         CaptureError: no capture, or damaged.
     """
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise UsageError("the same capture is given twice")
+    seen = [path.resolve() for path in paths]
+    if twice := [path for path, place in zip(paths, seen, strict=True) if seen.count(place) > 1]:
+        raise UsageError(f"the capture {twice[0]} is given twice; give it once")
     return [open_capture(path) for path in paths]
 
 

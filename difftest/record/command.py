@@ -194,7 +194,9 @@ def capture(
     try:
         shown = show(folder)
     except CaptureError as error:  # such as one that could not even begin, for want of space
-        print(f"nothing was recorded in {out}: {error}; what stopped the recording is said above", file=sys.stderr)
+        print(
+            f"nothing was recorded in {out}: {error.fault}; what stopped the recording is said above", file=sys.stderr
+        )
         return code or 3
     _say(shown, out)
     called = {line.site for line in shown.sites}

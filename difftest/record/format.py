@@ -407,7 +407,9 @@ class Capture:
                 file.seek(span.offset)
                 line = file.read(span.size)
         except OSError as error:
-            raise CaptureError(f"{manifest}: cannot be read: {error.strerror}") from None
+            raise CaptureError(
+                f"{manifest}: cannot be read: {error.strerror}", "make it readable, or name another"
+            ) from None
         return _checked(unseal(line, f"{manifest}: line {span.line}"), f"{manifest}: line {span.line}")
 
     def _rank(self, name: str) -> Rank:
@@ -508,9 +510,13 @@ def _rank_folders(path: Path) -> list[str]:
         if blobs.is_symlink():
             raise CaptureError(f"{blobs}: not a folder")
     except (OSError, ValueError) as error:
-        raise CaptureError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
+        raise CaptureError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', error)}", "make it readable, or name another"
+        ) from None
     if not found:
-        raise CaptureError(f"{path}: no capture: it has no folder rank-<number>")
+        raise CaptureError(
+            f"{path}: no capture: it has no folder rank-<number>", "name the folder that difftest capture wrote"
+        )
     return [name for _, _, name in sorted(found)]
 
 

@@ -110,7 +110,7 @@ def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
                 yield number, offset, line
                 offset += len(line)
     except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CaptureError(f"{path}: cannot be read: {error.strerror}", "make it readable, or name another") from None
 
 
 def regular_file(path: Path) -> int:
@@ -122,7 +122,9 @@ def regular_file(path: Path) -> int:
     try:
         found = path.lstat()
     except (OSError, ValueError) as error:
-        raise CaptureError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
+        raise CaptureError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', error)}", "make it readable, or name another"
+        ) from None
     if not stat.S_ISREG(found.st_mode):
         raise CaptureError(f"{path}: not a regular file")
     return found.st_size
@@ -197,7 +199,7 @@ def read_blob(path: Path, size: int) -> Bytes:
             while view and (count := file.readinto(view)):
                 view = view[count:]
     except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CaptureError(f"{path}: cannot be read: {error.strerror}", "make it readable, or name another") from None
     if start != header or view:
         raise CaptureError(f"{path}: not a blob of {size} bytes")
     digest = hashlib.sha256(header)

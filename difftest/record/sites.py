@@ -55,7 +55,7 @@ def chosen(patterns: Iterable[str]) -> tuple[str, ...]:
         if ":" in pattern and not set(pattern) & set("*?["):
             module, _, qualname = pattern.partition(":")
             if not all(part.isidentifier() for part in [*module.split("."), *qualname.split(".")]):
-                raise UsageError(f"--site {pattern}: not of the form module:qualname")
+                raise UsageError(f"--site {pattern}: not of the form module:qualname; write it so")
             found[pattern] = None
             continue
         matched = [s for name, s in KNOWN.items() if fnmatchcase(name, pattern) or fnmatchcase(s, pattern)]
@@ -111,7 +111,7 @@ class Settings:
         def number(name: str) -> int | None:
             text = variables.get(f"{ON}_{name}", "")
             if text and not text.isdecimal():
-                raise UsageError(f"{ON}_{name}={text}: not a number")
+                raise UsageError(f"{ON}_{name}={text}: not a number; set a whole number")
             return int(text) if text else None
 
         names = variables.get(f"{ON}_SITES", "")

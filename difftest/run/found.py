@@ -85,7 +85,9 @@ def keep(out: Path, target: str, home: Path, cases: Iterable[str]) -> list[str]:
         if not made.exists():
             continue
         if read_case(made).id != case:
-            raise CaptureError(f"{made}: a child left another case than the one it reported")
+            raise CaptureError(
+                f"{made}: a child left another case than the one it reported", "trust nothing that this head says"
+            )
         try:
             write_atomic(place, made.read_bytes())
         except OSError as error:

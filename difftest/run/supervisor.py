@@ -178,7 +178,9 @@ class Supervisor:
             scratch.mkdir(exist_ok=True)
             self._start(scratch, device, slots, triton_interpreter, module, allocator)
         except OSError as error:
-            raise DifftestError(f"no worker can be started in {scratch}: {error.strerror or error}") from None
+            raise DifftestError(
+                f"no worker can be started in {scratch}: {error.strerror or error}; set TMPDIR, or make room"
+            ) from None
 
     def _start(
         self, scratch: Path, device: str, slots: int, triton_interpreter: bool, module: str, allocator: str
@@ -272,7 +274,9 @@ class Supervisor:
                 Path(arm["triton_cache"]).mkdir(exist_ok=True)
             self.control.send(request)
         except ConnectionError:
-            raise DifftestError(f"the worker process ended: {self.last_words()}") from None
+            raise DifftestError(
+                f"the worker process ended: {self.last_words()}; run it again with fewer --jobs"
+            ) from None
 
     def run(
         self,
@@ -357,7 +361,9 @@ class _Loop:
                     try:
                         self.read(key.data)
                     except (EOFError, ConnectionError):
-                        raise DifftestError(f"the worker process ended: {supervisor.last_words()}") from None
+                        raise DifftestError(
+                            f"the worker process ended: {supervisor.last_words()}; run it again with fewer --jobs"
+                        ) from None
                 self.watch()
 
     def read(self, slot: int) -> None:

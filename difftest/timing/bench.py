@@ -446,7 +446,9 @@ class _Timing:
                     state.untimed += [Untimed(name, spec, f"{reason}{force}", text, asked) for text in labels]
         unused = [pattern for pattern in state.patterns if pattern not in matched]
         if unused:
-            raise UsageError(f"--shapes {state.options.shapes}: no shape is called {unused[0]}")
+            raise UsageError(
+                f"--shapes {state.options.shapes}: no shape is called {unused[0]}; a bench with --shapes grid has all"
+            )
         self.add_floors()
 
     def add_floors(self) -> None:
@@ -564,7 +566,7 @@ class _Timing:
             elif "died" in message:
                 self.lost(f"the process {status_text(message['status'])}")
                 if not self.ended_well:
-                    raise DifftestError(f"a measuring process failed: {self.timer.last_words(0)}")
+                    raise DifftestError(f"a measuring process failed: {self.timer.last_words(0)}; run it again")
                 self.timer.children[0].drain()
                 self.timer.control.send({"again": True})
                 return True
@@ -582,7 +584,7 @@ class _Timing:
         try:
             messages = channel.arrived()
         except (EOFError, ConnectionError):
-            raise DifftestError(f"the measuring process ended: {self.timer.last_words()}") from None
+            raise DifftestError(f"the measuring process ended: {self.timer.last_words()}; run it again") from None
         except ValueError as error:
             raise DifftestError(f"code under test writes to the channel of the harness: {error}") from None
         if control:
@@ -597,7 +599,7 @@ class _Timing:
         while True:
             source, messages = self.read(SILENT_SECONDS)
             if source is None or any("died" in m for m in messages):
-                raise DifftestError(f"the measuring process does not begin: {self.timer.last_words(0)}")
+                raise DifftestError(f"the measuring process does not begin: {self.timer.last_words(0)}; run it again")
             for message in messages:
                 if "failed_to_start" in message:
                     raise DifftestError(f"the measuring process cannot start: {message['failed_to_start']}")

@@ -133,18 +133,20 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+            raise UsageError(f"{path} cannot be read: {error.strerror}; name a file of results") from None
         except UnicodeDecodeError:
             raise UsageError(f"{path} is not text; a JSON or CSV file of results is needed") from None
         if not text.strip():
-            raise UsageError(f"{path} is empty")
+            raise UsageError(f"{path} is empty; give a JSON or CSV file of results")
         described += _serve_results(path, text) if text.lstrip()[0] in "{[" else _csv_runs(path, text)
     dated = [item for item in described if item.date]
     if dated and len(dated) == len(described):
         described.sort(key=lambda item: item.date)
     elif dated and len({item.file for item in described}) > 1:
         undated = next(item.source for item in described if not item.date)
-        raise UsageError(f"{undated} has no date, the others have; without dates the order of the runs is not known")
+        raise UsageError(
+            f"{undated} has no date, the others have; without dates the order of the runs is not known; add its date"
+        )
     return _numbered(described)
 
 
@@ -172,7 +174,7 @@ def judge_pairs(runs: Sequence[Run], *, drop_first: bool = False, metrics: Itera
         del by_pair[first]
         dropped.append(f"pair {first} left out: the first, as asked for")
     if not by_pair:
-        raise NothingCompared("no pair with both arms is left to judge")
+        raise NothingCompared("no pair with both arms is left to judge; give more runs")
     kept = [run for run in runs if run.pair in by_pair]
     names = _names(kept, metrics)
     interleaved, order = _order([run.arm for run in kept])
@@ -209,7 +211,9 @@ def _serve_results(path: Path, text: str) -> Iterator[_Described]:
     for number, result in enumerate(results, start=1):
         source = str(path) if len(results) == 1 else f"{path} (result {number})"
         if not isinstance(result, dict):
-            raise UsageError(f"{source} is not a result: an object was expected, {type(result).__name__} found")
+            raise UsageError(
+                f"{source} is not a result: an object was expected, {type(result).__name__} found; save it again"
+            )
         metrics = {
             name: float(value)
             for name, value in result.items()
@@ -217,9 +221,11 @@ def _serve_results(path: Path, text: str) -> Iterator[_Described]:
         }
         wrong = [name for name, value in metrics.items() if not math.isfinite(value)]
         if wrong:
-            raise UsageError(f"{source}: {wrong[0]} is {metrics[wrong[0]]}, not a number")
+            raise UsageError(f"{source}: {wrong[0]} is {metrics[wrong[0]]}, not a number; leave this run out")
         if not metrics:
-            raise UsageError(f"{source} has no metric of `vllm bench serve --save-result` (such as output_throughput)")
+            raise UsageError(
+                f"{source} has no metric of `vllm bench serve --save-result` (such as output_throughput); save it so"
+            )
         failed = result.get("failed") or 0
         yield _Described(
             arm=_arm_of(result, path, source),
@@ -243,7 +249,7 @@ def _json_values(path: Path, text: str) -> Iterator[Any]:
         try:
             value, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
-            raise UsageError(f"{path} is not valid JSON: {error.msg} at line {error.lineno}") from None
+            raise UsageError(f"{path} is not valid JSON: {error.msg} at line {error.lineno}; save it again") from None
         yield from value if isinstance(value, list) else [value]
 
 
@@ -281,14 +287,14 @@ def _csv_runs(path: Path, text: str) -> Iterator[_Described]:
         raise UsageError(f"{path} has no column {missing[0]}; the first line should be arm,pair,METRIC,...")
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
-        raise UsageError(f"{path} has the column {twice[0]} more than once")
+        raise UsageError(f"{path} has the column {twice[0]} more than once; keep one of them")
     names = [name for name in header if name not in ("arm", "pair")]
     if not names:
         raise UsageError(f"{path} has no column with a metric; the first line should be arm,pair,METRIC,...")
     for line, row in rows[1:]:
         source = f"{path}, line {line}"
         if len(row) != len(header):
-            raise UsageError(f"{source} has {len(row)} columns, the header {len(header)}")
+            raise UsageError(f"{source} has {len(row)} columns, the header {len(header)}; mend that line")
         cells = dict(zip(header, row, strict=True))
         if cells["arm"] not in ARMS:
             raise UsageError(f"{source}: arm {cells['arm']!r} should be base or head")
@@ -297,18 +303,20 @@ def _csv_runs(path: Path, text: str) -> Iterator[_Described]:
             try:
                 metrics[name] = float(cells[name])
             except ValueError:
-                raise UsageError(f"{source}: {name} is {cells[name]!r}, not a number") from None
+                raise UsageError(f"{source}: {name} is {cells[name]!r}, not a number; mend that line") from None
             if not math.isfinite(metrics[name]):
-                raise UsageError(f"{source}: {name} is {cells[name]!r}, not a number")
+                raise UsageError(f"{source}: {name} is {cells[name]!r}, not a number; mend that line")
         yield _Described(cells["arm"], _pair_number(cells["pair"], source), metrics, str(path), source)
 
 
 def _numbered(described: Sequence[_Described]) -> list[Run]:
     if not described:
-        raise NothingCompared("the files hold no run")
+        raise NothingCompared("the files hold no run; give results of base and of head")
     numbered = [item.pair is not None for item in described]
     if any(numbered) and not all(numbered):
-        raise UsageError(f"{described[numbered.index(False)].source} does not say its pair, though others do")
+        raise UsageError(
+            f"{described[numbered.index(False)].source} does not say its pair, though others do; number it, too"
+        )
     counts: Counter[str] = Counter()
     seen: dict[tuple[str, int], str] = {}
     runs = []
@@ -316,7 +324,9 @@ def _numbered(described: Sequence[_Described]) -> list[Run]:
         counts[item.arm] += 1
         pair = counts[item.arm] if item.pair is None else item.pair
         if (item.arm, pair) in seen:
-            raise UsageError(f"{item.source}: pair {pair} already has a {item.arm}, in {seen[item.arm, pair]}")
+            raise UsageError(
+                f"{item.source}: pair {pair} already has a {item.arm}, in {seen[item.arm, pair]}; number it anew"
+            )
         seen[item.arm, pair] = item.source
         runs.append(Run(item.arm, pair, item.metrics, item.source, item.failed))
     for arm in ARMS:
@@ -332,11 +342,13 @@ def _names(runs: Sequence[Run], wanted: Iterable[str]) -> list[str]:
             raise UsageError(f"no metric {name} in every run; there are {', '.join(common) or 'none'}")
     names = list(dict.fromkeys(wanted)) or common
     if not names:
-        raise NothingCompared("no metric that every run has")
+        raise NothingCompared("no metric that every run has; give results of one benchmark")
     for run in runs:
         for name in names:
             if run.metrics[name] <= 0:
-                raise UsageError(f"{run.source}: {name} is {run.metrics[name]:g}; ratios need values above 0")
+                raise UsageError(
+                    f"{run.source}: {name} is {run.metrics[name]:g}; ratios need values above 0; drop it by --metric"
+                )
     return names
 
 

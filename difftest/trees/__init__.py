@@ -46,13 +46,13 @@ def open_tree(spec: str, repo: Path | None = None, cache: Path | None = None) ->
     if not spec.strip():
         raise TreeError("an empty tree name; give a revision, WORKTREE, a folder, a wheel or pypi:NAME==VERSION")
     if "\0" in spec or "\n" in spec:
-        raise TreeError(f"{spec!r} is not the name of a tree: it holds a control character")
+        raise TreeError(f"{spec!r} is not the name of a tree: it holds a control character; give it without")
     if spec == WORKTREE:
         return WorkTree(spec, repo)
     if spec.startswith(PREFIX):
         return IndexTree(spec, cache_folder(cache))
     if spec.startswith("-"):
-        raise TreeError(f"{spec!r} is not the name of a tree: it begins with '-'")
+        raise TreeError(f"{spec!r} is not the name of a tree: it begins with '-'; name a revision, a folder or a file")
     path = expand(Path(spec))
     archive = spec.lower().endswith(SUFFIXES)
     if archive and os.path.isfile(path):
@@ -63,13 +63,13 @@ def open_tree(spec: str, repo: Path | None = None, cache: Path | None = None) ->
         return DirectoryTree(spec, path, cache_folder(cache))
     if path.is_absolute() or spec.startswith(("./", "../", "~")):
         if not os.path.exists(path):
-            raise TreeError(f"{spec} does not exist: no such file or folder")
+            raise TreeError(f"{spec} does not exist: no such file or folder; name one that does")
         raise TreeError(f"{spec} is not a tree; a file must be one of {', '.join(SUFFIXES)}")
     try:
         return GitTree(spec, Repository.find(repo))
     except TreeError as error:
         if archive:
-            raise TreeError(f"{spec} does not exist: no such file, and no such revision") from error
+            raise TreeError(f"{spec} does not exist: no such file, and no such revision; name one that does") from error
         if os.path.exists(path):
             raise TreeError(f"{spec} is not a tree; a file must be one of {', '.join(SUFFIXES)}") from error
         if repo is None and "is not in a git repository" in str(error):

@@ -64,10 +64,10 @@ class ArchiveTree(Tree):
             digest = file_sha256(file, cache)
         except _DAMAGE as error:
             self.close()
-            raise TreeError(f"{file} is damaged or not what its name says: {_words(error)}") from error
+            raise TreeError(f"{file} is damaged or not what its name says: {_words(error)}; fetch it again") from error
         except OSError as error:
             self.close()
-            raise TreeError(f"cannot read {file}: {error.strerror or error}") from error
+            raise TreeError(f"cannot read {file}: {error.strerror or error}; make it readable") from error
         except TreeError:
             self.close()
             raise
@@ -98,7 +98,7 @@ class ArchiveTree(Tree):
         try:
             return self._zip.read(entry.handle)
         except (*_DAMAGE, OSError) as error:
-            raise TreeError(f"{self._file} is damaged at {path}: {_words(error)}") from error
+            raise TreeError(f"{self._file} is damaged at {path}: {_words(error)}; fetch it again") from error
 
 
 def _words(error: BaseException) -> str:

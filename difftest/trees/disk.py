@@ -54,7 +54,9 @@ class DiskTree(Tree):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise TreeError(f"cannot read the folder {self._where(folder)}: {error.strerror}") from error
+            raise TreeError(
+                f"cannot read the folder {self._where(folder)}: {error.strerror}; make it readable"
+            ) from error
         return entries
 
     def _load(self, path: str, entry: Entry) -> bytes | None:
@@ -69,7 +71,7 @@ class DiskTree(Tree):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise TreeError(f"cannot read {where}: {error.strerror}") from error
+            raise TreeError(f"cannot read {where}: {error.strerror}; make it readable") from error
 
 
 class DirectoryTree(DiskTree):
@@ -126,7 +128,7 @@ class DirectoryTree(DiskTree):
                 newest = max(newest, stat.st_mtime_ns, stat.st_ctime_ns)
                 signature.append(f"{path} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}")
         except OSError as error:
-            raise TreeError(f"cannot read {error.filename}: {error.strerror}") from error
+            raise TreeError(f"cannot read {error.filename}: {error.strerror}; make it readable") from error
 
         def compute() -> str:
             total = hashlib.sha256()
@@ -141,7 +143,7 @@ class DirectoryTree(DiskTree):
         try:
             return remembered(self._cache, "\n".join(signature), newest, compute)
         except OSError as error:
-            raise TreeError(f"cannot read {error.filename}: {error.strerror}") from error
+            raise TreeError(f"cannot read {error.filename}: {error.strerror}; make it readable") from error
 
 
 class WorkTree(DiskTree):
@@ -219,7 +221,7 @@ class WorkTree(DiskTree):
         except (FileNotFoundError, NotADirectoryError):
             return b"absent"
         except OSError as error:
-            raise TreeError(f"cannot read {where}: {error.strerror}") from error
+            raise TreeError(f"cannot read {where}: {error.strerror}; make it readable") from error
 
 
 def _split(listing: bytes) -> list[str]:

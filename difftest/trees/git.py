@@ -77,7 +77,7 @@ def _start(command: Sequence[str], stdin: int, stderr: int | IO[bytes]) -> subpr
     except FileNotFoundError as error:
         raise TreeError("the program git is not on PATH; install git") from error
     except OSError as error:
-        raise TreeError(f"the program git cannot be started: {error.strerror}") from error
+        raise TreeError(f"the program git cannot be started: {error.strerror}; install git anew") from error
 
 
 def _run(command: Sequence[str]) -> tuple[int, bytes, str]:
@@ -154,7 +154,7 @@ class Repository:
                 )
             if "not a git repository" in err:
                 raise TreeError(f"{shown} is not in a git repository; give --repo the folder of one")
-            raise TreeError(f"git cannot read the repository {shown}: {_reason(err)}")
+            raise TreeError(f"git cannot read the repository {shown}: {_reason(err)}; clone it again")
         *folder, bare, shallow = os.fsdecode(out).rstrip("\n").split("\n")
         git_dir = "\n".join(folder)
         with _registry_lock:
@@ -179,7 +179,9 @@ class Repository:
     def _output_of(self, where: tuple[str, ...], command: tuple[str, ...]) -> bytes:
         code, out, err = _run([*where, *command])
         if code:
-            raise TreeError(f"git {command[0]} failed in {self.path}: {_reason(err)}")
+            raise TreeError(
+                f"git {command[0]} failed in {self.path}: {_reason(err)}; git fsck says whether it is whole"
+            )
         return out
 
     def object(self, name: str) -> GitObject | None:
@@ -203,7 +205,9 @@ class Repository:
                     # A partial clone; git before 2.45 ends when it may not fetch, later ones say "missing".
                     if "promisor" in str(error):
                         return None
-                    raise TreeError(f"git cannot read {name} in {self.path}: {error}") from error
+                    raise TreeError(
+                        f"git cannot read {name} in {self.path}: {error}; git fsck says whether it is whole"
+                    ) from error
                 raise
 
     def commit(self, revision: str) -> Commit:
@@ -213,7 +217,7 @@ class Repository:
             TreeError: there is no such commit. The message suggests near names.
         """
         if revision.startswith("-"):
-            raise TreeError(f"{revision!r} is not a revision: it begins with '-'")
+            raise TreeError(f"{revision!r} is not a revision: it begins with '-'; name a branch, a tag or a commit")
         found = self.object(f"{revision}^{{commit}}")
         if found is None or found.kind != "commit":
             raise TreeError(self._unknown(revision))
@@ -423,7 +427,7 @@ def merge_base(repo: Path | None, head: str = "HEAD") -> str:
     if code == 0:
         return out.decode("ascii").strip()
     if code != 1:
-        raise TreeError(f"git merge-base failed in {repository.path}: {_reason(err)}")
+        raise TreeError(f"git merge-base failed in {repository.path}: {_reason(err)}; name the base with --base")
     shown = trunk.removeprefix("refs/heads/").removeprefix("refs/remotes/")
     hint = "the clone is shallow: git fetch --unshallow" if repository.shallow else "name the base with --base"
     raise TreeError(f"{head} and {shown} have no common commit in {repository.path}; {hint}")

@@ -115,7 +115,9 @@ def _fetch(spec: str, name: str, version: str, folder: Path, cache: Path) -> tup
         with using(cache):
             files = sorted(work.iterdir())
             if len(files) != 1:
-                raise TreeError(f"cannot fetch {spec}: pip left {len(files)} files where one was asked for")
+                raise TreeError(
+                    f"cannot fetch {spec}: pip left {len(files)} files where one was asked for; give the file itself"
+                )
             digest = file_sha256(files[0], cache)
             record = json.dumps({"file": files[0].name, "sha256": digest}) + "\n"
             write_atomic(work / RECORD, record.encode())
