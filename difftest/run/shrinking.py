@@ -6,6 +6,7 @@ deterministic, so it comes to the same candidate again, whose verdict then is ho
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections import Counter
@@ -305,9 +306,7 @@ class ShrinkRun(UnitRun):
         """Whether one call of each arm differs as it did, whatever lies beside its tensors."""
         if self.task["kind"] in (Kind.UNDEFINED, Kind.INVARIANT):
             return True  # which takes more calls to see
-        for byte in FILLS:
-            wide = copied(pool, _MARGIN, byte)
-            case = replace(self.original, build=lambda wide=wide: copied(wide))  # type: ignore[misc]
+        for case, wide in self.with_margins(pool):
             base, head = (self.call(number, arm, case, wide, self.pair[0]) for arm in (BASE, HEAD))
             if isinstance(base, NotCalled) or isinstance(head, NotCalled):
                 return False
@@ -321,13 +320,18 @@ class ShrinkRun(UnitRun):
     def stays_with_margins(self, number: int, pool: Pool) -> bool:
         """Whether a candidate that differs does so whatever lies beside its tensors, and base does the same."""
         before = self.seen
-        stays = self.base_ignores_margins(number, pool)
-        for byte in FILLS if stays else ():
-            wide = copied(pool, _MARGIN, byte)
-            case = replace(self.original, build=lambda wide=wide: copied(wide))  # type: ignore[misc]
-            stays = stays and self.in_full(number, case, wide, case_id(self.target.name, wide), None)
+        stays = self.base_ignores_margins(number, pool) and all(
+            self.in_full(number, case, wide, case_id(self.target.name, wide), None)
+            for case, wide in self.with_margins(pool)
+        )
         self.seen = before
         return stays
+
+    def with_margins(self, pool: Pool) -> Iterator[tuple[Case, Pool]]:
+        """The candidate with each of two things beside its tensors."""
+        for byte in FILLS:
+            wide = copied(pool, _MARGIN, byte)
+            yield replace(self.original, build=functools.partial(copied, wide)), wide
 
     def in_full(self, number: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> bool:
         """Whether a run of the candidate alone finds it."""
