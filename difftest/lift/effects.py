@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from difftest.lift.source import (
-    Chain,
-    SourceModule,
-    all_args,
-    bound_names,
-    is_registration,
-    walk_statements,
-)
+from difftest.lift.mutations import SETTERS, Chain, Change, How
+from difftest.lift.source import SourceModule, is_registration
+from difftest.lift.statements import walk_statements
 from difftest.lift.syntax import syntax_hash
-
-How = Literal["set", "change", "call", "base"]
 
 HARMLESS = (
     "abc", "atexit", "argparse", "collections", "contextlib", "copy", "copyreg", "dataclasses", "enum",
@@ -36,13 +27,6 @@ HARMLESS = (
 """Modules outside the tree whose state no eager computation reads, so that changing it at import does not count."""
 
 
-_SETTERS = re.compile(
-    r"_*(set|use_|enable|disable|allow|manual_seed|seed|register|add_|insert|append|extend|update|put|patch|install|"
-    r"configure|clear|reset|push|pop|remove|del|init|unset|simplefilter|filterwarnings)", re.IGNORECASE
-)  # fmt: skip
-"""How the names begin of a library's functions that change what all its users share."""
-
-
 @dataclass(frozen=True)
 class Mark:
     """What a statement may change.
@@ -50,7 +34,7 @@ class Mark:
     Attributes:
         module, chain: `module` as imported and what is read from it: `from a import b; b.c = 1` is ("a", ("b", "c")).
         how: `set`: the last of the chain is bound anew; `change`: its object is changed; `call`: it is called;
-            `base`: a class is derived from it.
+            `give`: it is an argument of a call; `base`: a class is derived from it.
     """
 
     module: str
@@ -61,7 +45,7 @@ class Mark:
     def sets(self) -> bool:
         """Whether it changes a library: by its name, if it is a call; `torch.zeros` changes nothing."""
         return self.how in ("set", "change") or (
-            self.how == "call" and bool(self.chain) and _SETTERS.match(self.chain[-1]) is not None
+            self.how == "call" and bool(self.chain) and SETTERS.match(self.chain[-1]) is not None
         )
 
 
@@ -96,17 +80,17 @@ def effect_nodes(source: SourceModule) -> dict[int, tuple[int, ast.stmt]]:
 
 def find_effects(source: SourceModule) -> list[Effect]:
     """The effects of importing a file."""
-    finder = _Finder(source)
     found = []
     for number, (_, node) in effect_nodes(source).items():
-        marks = tuple(dict.fromkeys(m for m in finder.at_import(node) if not _harmless(m)))
+        changes = _in_order(source.mutations.of(node))
+        marks = tuple(dict.fromkeys(m for c in changes for m in _marks(source, c) if not _harmless(m)))
         if marks and not is_registration(node):
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
             text = ast.unparse(node).splitlines()[0][:80]
             digest = syntax_hash(node, annotations=True)
-            called = sorted(finder.called_functions(node))
+            called = sorted(_called_functions(source, node))
             if called:
-                bodies = [syntax_hash(finder.functions[name]) for name in called]
+                bodies = [syntax_hash(source.mutations.functions[name]) for name in called]
                 digest = hashlib.sha256(" ".join([digest, *bodies]).encode()).hexdigest()
             found.append(Effect(number, first, node.end_lineno or first, text, digest, marks))
     return found
@@ -117,172 +101,61 @@ def _harmless(mark: Mark) -> bool:
     return any(name == other or name.startswith(other + ".") for other in HARMLESS)
 
 
-class _Finder:
-    def __init__(self, source: SourceModule) -> None:
-        self.source = source
-        self.functions = {
-            node.name: node
-            for node in walk_statements(source.statements, live=True)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
-        self._inside: dict[tuple[str, bool], frozenset[Mark]] = {}
+def find_changes(source: SourceModule, function: str) -> list[Mark]:
+    """What a call of a function of a file, or of a method as `Class.method`, changes of the tree."""
+    top = source.name.partition(".")[0]
+    changes = _in_order(source.mutations.of_call(function))
+    marks = dict.fromkeys(mark for change in changes for mark in _marks(source, change, own=True))
+    return [mark for mark in marks if mark.module.partition(".")[0] == top]
 
-    def at_import(self, node: ast.stmt) -> Iterator[Mark]:
-        """What one statement may change when it runs."""
-        yield from self.direct(node)
-        decorates = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        for name in self.called_functions(node):
-            yield from self.inside(name, decorates)
 
-    def direct(self, node: ast.stmt) -> Iterator[Mark]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                yield from self._marks(decorator.func if isinstance(decorator, ast.Call) else decorator, "call", True)
-            if isinstance(node, ast.ClassDef):
-                for base in [*node.bases, *(k.value for k in node.keywords if k.arg == "metaclass")]:
-                    yield from self._marks(base.value if isinstance(base, ast.Subscript) else base, "base")
-                    if isinstance(base, ast.Name) and self.source.classes(base.id):
-                        yield Mark(self.source.name, (base.id,), "base")
-                for inner in walk_statements(node.body, live=True):
-                    if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                        yield from self.direct(inner)
-            return
-        targets: list[ast.expr] = []
-        match node:
-            case ast.Assign():
-                targets = list(node.targets)
-            case ast.AugAssign() | ast.AnnAssign():
-                targets = [node.target]
-            case ast.Delete():
-                targets = list(node.targets)
-        for target in targets:
-            for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                if isinstance(part, ast.Attribute):
-                    yield from self._marks(part, "set")
-                elif isinstance(part, ast.Subscript):
-                    yield from self._marks(_without_subscripts(part), "change")
-        value = getattr(node, "value", None)
-        if isinstance(node, ast.Expr):
-            for call in _calls(node.value):  # also those of a comprehension
-                yield from self._call(call)
-        elif isinstance(value, ast.Call):
-            yield from self._marks(value.func, "call", True)
+def _in_order(changes: Iterable[Change]) -> list[Change]:
+    return sorted(changes, key=lambda c: (c.root, c.chain, c.how, c.plain))
 
-    def _call(self, call: ast.Call) -> Iterator[Mark]:
-        if isinstance(call.func, ast.Name) and call.func.id in ("setattr", "delattr") and len(call.args) >= 2:
-            name = call.args[1]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                for mark in self._marks(call.args[0], "set"):
-                    yield Mark(mark.module, (*mark.chain, name.value), "set")
-            else:
-                yield from self._marks(call.args[0], "change")
-            return
-        yield from self._marks(_without_subscripts(call.func), "call")
-        for argument in [*call.args, *[k.value for k in call.keywords]]:
-            if isinstance(argument, ast.Name):
-                yield from self._marks(argument, "change", True)
 
-    def _marks(self, node: ast.expr, how: How, inside_only: bool = False) -> Iterator[Mark]:
-        """The marks of `a.b.c`, for each import that binds `a`."""
-        chain: list[str] = []
-        while isinstance(node, ast.Attribute):
-            chain.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return
-        top = self.source.name.partition(".")[0]
-        for item in self.source.imports_of(node.id):
-            if inside_only and item.module.partition(".")[0] != top:
-                continue  # a decorator of a library changes what it decorates
+def _marks(source: SourceModule, change: Change, own: bool = False) -> Iterator[Mark]:
+    """The marks of a change of what a name stands for, for each import that binds it.
+
+    Args:
+        own: also those of what the file itself defines.
+    """
+    top = source.name.partition(".")[0]
+    items = source.imports_of(change.root)
+    for item in items:
+        if (change.plain and change.how != "give") or item.module.partition(".")[0] == top:
             start = () if item.attribute is None else (item.attribute,)
-            yield Mark(item.module, (*start, *reversed(chain)), how)
-
-    def called_functions(self, node: ast.stmt) -> set[str]:
-        """The file's own functions that run when a statement does, those that they call included."""
-        parts: list[ast.AST] = []
-        decorates = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            parts += node.decorator_list
-        elif isinstance(node, ast.If | ast.While):
-            parts.append(node.test)
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr) and node.value is not None:
-            parts.append(node.value)
-        found: set[str] = set()
-        todo = [name for part in parts for name in _called(part)]
-        todo += [d.id for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Name)]
-        while todo:
-            name = todo.pop()
-            if name in self.functions and name not in found:
-                found.add(name)
-                todo += [n for inner in _runs(self.functions[name], decorates) for n in _called(inner)]
-        return found
-
-    def inside(self, name: str, nested: bool) -> frozenset[Mark]:
-        """What the body of a function of the file changes of what the file has imported; with `nested`, also what the
-        functions in it do, one of which decorates."""
-        if (name, nested) not in self._inside:
-            function = self.functions[name]
-            local = {a.arg for n in ast.walk(function) if isinstance(n, ast.arguments) for a in all_args(n)}
-            local |= {n for inner in function.body for n in bound_names(inner)}
-            marks: list[Mark] = []
-            for inner in _runs(function, nested):
-                if isinstance(inner, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete | ast.Expr):
-                    marks += [m for m in self.direct(inner) if self._root(inner) not in local]
-            self._inside[name, nested] = frozenset(marks)
-        return self._inside[name, nested]
-
-    @staticmethod
-    def _root(node: ast.stmt) -> str:
-        """The name that a simple statement begins with."""
-        inner: ast.AST = node
-        while not isinstance(inner, ast.Name):
-            match inner:
-                case ast.Assign(targets=[first, *_]) | ast.Delete(targets=[first, *_]):
-                    inner = first
-                case ast.AugAssign(target=first) | ast.AnnAssign(target=first):
-                    inner = first
-                case ast.Expr(value=first) | ast.Call(func=first):
-                    inner = first
-                case ast.Attribute(value=first) | ast.Subscript(value=first):
-                    inner = first
-                case _:
-                    return ""
-        return inner.id
+            yield Mark(item.module, (*start, *change.chain), change.how)
+        # else a decorator of a library changes what it decorates
+    if not items and (
+        (own and change.root in source.bindings) or (change.how == "base" and source.classes(change.root))
+    ):
+        yield Mark(source.name, (change.root, *change.chain), change.how)
 
 
-def _without_subscripts(node: ast.expr) -> ast.expr:
-    """`a.b` of `a.b[c].d`: the object that is changed, as far as its name goes."""
-    found = node
-    inner: ast.expr = node
-    while isinstance(inner, ast.Attribute | ast.Subscript):
-        if isinstance(inner, ast.Subscript):
-            found = inner.value
-        inner = inner.value
+def _called_functions(source: SourceModule, node: ast.stmt) -> set[str]:
+    """The file's own functions that run when a statement does, those that they call included."""
+    functions = source.mutations.functions
+    found: set[str] = set()
+    todo = [name for part in _own_parts(node) for name in _named(part)]
+    while todo:
+        name = todo.pop()
+        if name in functions and name not in found:
+            found.add(name)
+            todo += _named(functions[name])
     return found
 
 
-def _runs(function: ast.FunctionDef | ast.AsyncFunctionDef, nested: bool) -> list[ast.stmt]:
-    """The statements of a function's body; with `nested`, those of the functions in it as well."""
-    if nested:
-        return [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
-    return list(walk_statements(function.body))
+def _own_parts(node: ast.stmt) -> list[ast.AST]:
+    """What a statement evaluates by itself, without the statements in it; a class with its body."""
+    if isinstance(node, ast.ClassDef):
+        return [node]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [*node.decorator_list, node.args]
+    return [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.stmt | ast.ExceptHandler)]
 
 
-def _called(part: ast.AST) -> Iterator[str]:
-    """Plain names that code calls when it runs."""
-    return (call.func.id for call in _calls(part) if isinstance(call.func, ast.Name))
-
-
-def _calls(part: ast.AST) -> Iterator[ast.Call]:
-    """The calls that code makes when it runs; not what lambdas and functions in it call later."""
-    todo: list[ast.AST] = [part]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if isinstance(node, ast.Call):
-            yield node
-        todo += ast.iter_child_nodes(node)
+def _named(part: ast.AST) -> Iterator[str]:
+    return (inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load))
 
 
 def imports_for_effect(source: SourceModule) -> list[str]:

@@ -18,17 +18,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from difftest.lift.effects import Effect, Mark, effect_nodes, find_effects, imports_for_effect
+from difftest.lift.effects import Effect, Mark, effect_nodes, find_changes, find_effects, imports_for_effect
+from difftest.lift.mutations import PLAIN_METACLASSES
 from difftest.lift.operators import registered_namespaces
 from difftest.lift.source import (
     ANY,
-    FunctionNode,
     Import,
     SourceModule,
     Star,
-    class_pieces,
-    walk_statements,
 )
+from difftest.lift.statements import FunctionNode, walk_statements
 from difftest.lift.syntax import syntax_hash
 from difftest.lift.uses import Uses, annotation_uses, find_uses
 
@@ -229,11 +228,10 @@ class Facts:
         """Modules that the file imports at top level without using them; those of a package all."""
         return self._get("file", "for effect", lambda: imports_for_effect(self.source), list)  # type: ignore[no-any-return]
 
-    @property
-    def changers(self) -> dict[str, list[str]]:
-        """Functions of the module -> names of the module that they change when they are called."""
-        find = lambda: {name: sorted(changed) for name, changed in self.source.changers.items()}  # noqa: E731
-        return self._get("file", "changers", find, dict)  # type: ignore[no-any-return]
+    def changed_by(self, function: str) -> list[Mark]:
+        """What a call of a function of the module, or of a method as `Class.method`, changes of the tree."""
+        find = lambda: find_changes(self.source, function)  # noqa: E731
+        return self._get("changed by", function, find, _revive_marks)  # type: ignore[no-any-return]
 
     def member(self, name: str) -> Member:
         return self._get("member", name, lambda: _member(self.source, name), lambda v: Member(**v))  # type: ignore[no-any-return]
@@ -293,7 +291,7 @@ def _parts(source: SourceModule, name: str) -> Iterator[Part]:
             continue
         first, last = span(kept)
         if isinstance(kept, ast.ClassDef):
-            header, methods = class_pieces(kept)
+            header, methods = source.class_pieces(kept)
             last = max([kept.lineno, *(span(inner)[1] for inner in header.body if inner in kept.body)])
             uses = find_uses(source, header)
             digest = _with_order(source, syntax_hash(header), uses, index, name)
@@ -416,7 +414,7 @@ def _member(source: SourceModule, name: str) -> Member:
 def _class_member(node: ast.ClassDef) -> Member:
     found = Member(defined=True, is_class=True, bases=[text for b in node.bases if (text := _dotted(b))])
     metaclasses = [text for k in node.keywords if k.arg == "metaclass" and (text := _dotted(k.value))]
-    found.keeps = bool(set(metaclasses) - _PLAIN_METACLASSES or _PLAIN_METACLASSES & set(found.bases))
+    found.keeps = bool(set(metaclasses) - PLAIN_METACLASSES or PLAIN_METACLASSES & set(found.bases))
     found.bases += metaclasses
     for inner in walk_statements(node.body, live=True):
         found.keeps |= getattr(inner, "name", "") == "__init_subclass__"
@@ -430,9 +428,6 @@ def _class_member(node: ast.ClassDef) -> Member:
                 if isinstance(target, ast.Name):
                     found.names[target.id] = None
     return found
-
-
-_PLAIN_METACLASSES = frozenset({"ABCMeta", "EnumMeta", "EnumType", "type"})
 
 
 def _dotted(node: ast.expr) -> str:
@@ -478,10 +473,11 @@ def _imports(items: list[dict[str, Any]]) -> list[Import]:
 
 
 def _revive_effects(items: list[dict[str, Any]]) -> list[Effect]:
-    return [
-        Effect(**{**item, "marks": tuple(Mark(m["module"], tuple(m["chain"]), m["how"]) for m in item["marks"])})
-        for item in items
-    ]
+    return [Effect(**{**item, "marks": tuple(_revive_marks(item["marks"]))}) for item in items]
+
+
+def _revive_marks(items: list[dict[str, Any]]) -> list[Mark]:
+    return [Mark(m["module"], tuple(m["chain"]), m["how"]) for m in items]
 
 
 def _revive_uses(data: dict[str, Any]) -> Uses:
@@ -567,6 +563,15 @@ def _write(fresh: dict[Path, dict[str, Any]]) -> None:
 def _version() -> str:
     """Changes when the code that finds facts does, or the Python that parses."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in ("facts.py", "source.py", "effects.py", "operators.py", "uses.py", "syntax.py"):
+    for name in (
+        "facts.py",
+        "source.py",
+        "effects.py",
+        "mutations.py",
+        "operators.py",
+        "uses.py",
+        "statements.py",
+        "syntax.py",
+    ):
         digest.update(Path(__file__).with_name(name).read_bytes())
     return digest.hexdigest()[:16]

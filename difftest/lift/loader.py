@@ -34,9 +34,14 @@ from difftest.lift.operators import (
 )
 from difftest.lift.resolve import Key, resolver_of
 from difftest.lift.rewrite import ProductionName, Unquoted, is_own_name, is_quoted
-from difftest.lift.source import ANY, FunctionNode, SourceModule, class_pieces, replace_fields
+from difftest.lift.source import (
+    ANY,
+    SourceModule,
+    replace_fields,
+)
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
+from difftest.lift.statements import FunctionNode
 from difftest.lift.torch_helpers import KERNEL_HELPERS, kernel_helpers
 from difftest.lift.uses import annotation_uses, find_uses
 
@@ -249,6 +254,8 @@ class Loader:
 
     def _run_effects(self, module: str, name: str) -> bool:
         """Execute what changes a definition when modules are imported; whether there was anything."""
+        if any(holder == module and bound == name for holder, _, bound in self._running):
+            return False  # its own module is not done with it; what is made now may be imported by the others
         known = self._effects.get(module, {})
         busy = {running for running, _, _ in self._running}
         waiting = [holder for holder in known.get(name, ()) if holder not in busy]
@@ -375,7 +382,7 @@ class Loader:
         if kept is None:
             return set()
         if isinstance(kept, ast.ClassDef):
-            kept, _ = class_pieces(kept)
+            kept, _ = source.class_pieces(kept)
         uses = find_uses(source, kept)
         if uses.namespace:
             self._take_all(source)
@@ -452,7 +459,7 @@ class Loader:
             )
         if not isinstance(node, ast.ClassDef):
             return node
-        _, methods = class_pieces(node)
+        _, methods = module.__dict__["__difftest__"][1].class_pieces(node)
         body: list[ast.stmt] = []
         placed: set[str] = set()
         for inner in node.body:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from difftest.errors import LiftError
 from difftest.lift.effects import Mark
 from difftest.lift.facts import Code, Facts, Method
+from difftest.lift.mutations import DERIVING, MAKING, PLAIN_METACLASSES, Chain
 from difftest.lift.operators import TORCH_NAMESPACES
-from difftest.lift.source import Chain, Import
+from difftest.lift.source import Import
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
 from difftest.lift.uses import ABOVE, MODULES, NAMED, Uses
@@ -185,6 +186,8 @@ class Resolver:
             found.is_class = found.is_class or part.is_class
             for name, method in part.methods.items():
                 found.methods.setdefault(name, []).append((self._method(facts, qualname, name, method), method.static))
+        if found.is_class and not (facts.member(qualname).is_class and len(parts) == 1):
+            step.bare.append(key)  # what holds classes may make instances of them
         if parts:
             found.piece = _piece(facts, qualname, parts)
             found.lazy_piece = replace(found.piece, lazy=True)
@@ -449,13 +452,33 @@ class Resolver:
                             told = found.environment if mark.module.partition(".")[0] == "os" else found.shared
                             told[effect.digest] = f"{facts.path}:{effect.first} {effect.text}"  # type: ignore[union-attr]
                         continue
-                    table = found.subclasses if mark.how == "base" else found.changes
                     keys = self._changed_by(mark)
                     if mark.how == "base":
-                        keys = [ancestor for key in keys for ancestor in self._line(key)]
-                    for key in keys:
-                        table.setdefault(key, []).append(effect.number)
+                        ancestors = [ancestor for key in keys for ancestor in self._line(key)]
+                        _number(found.subclasses, ancestors, effect.number)
+                        keys = self._told(ancestors)
+                    _number(found.changes, keys, effect.number)
         return self._effects[module]
+
+    def _told(self, line: Iterable[Key]) -> list[Key]:
+        """What deriving a class from one with these ancestors changes, by what they do when they are told."""
+        found: list[Key] = []
+        for module, name in line:
+            found += self._called(module, f"{name}.__init_subclass__")
+            if any(not PLAIN_METACLASSES.isdisjoint(self._bases(key)) for key in self._line((module, name))):
+                for method in DERIVING:
+                    found += self._called(module, f"{name}.{method}")
+        return list(dict.fromkeys(found))
+
+    def _bases(self, key: Key) -> list[str]:
+        facts = self.sources.facts(key[0])
+        return facts.member(key[1]).bases if facts is not None else []
+
+    def _called(self, module: str, function: str, depth: int = 0) -> list[Key]:
+        """The definitions that a call of a function of the tree changes."""
+        facts = self.sources.facts(module)
+        marks = facts.changed_by(function) if facts is not None and depth < 8 else ()
+        return [key for mark in marks if mark.how != "base" for key in self._changed_by(mark, depth + 1)]
 
     def _line(self, key: Key, depth: int = 0) -> list[Key]:
         """A class and those of the tree that it is derived from, its metaclass included."""
@@ -467,7 +490,7 @@ class Resolver:
                 found += self._line((located[0], located[1]), depth + 1)
         return list(dict.fromkeys(found))
 
-    def _changed_by(self, mark: Mark) -> list[Key]:
+    def _changed_by(self, mark: Mark, depth: int = 0) -> list[Key]:
         """The definitions that a statement with this mark changes."""
         name, chain = mark.module, mark.chain
         for _ in range(20):
@@ -491,17 +514,24 @@ class Resolver:
                 name = item.module
                 chain = chain[1:] if item.attribute is None else (item.attribute, *chain[1:])
             else:
-                return self._changed_object(mark, provider, chain)
+                return self._changed_object(mark, provider, chain, depth)
         return []
 
-    def _changed_object(self, mark: Mark, provider: Facts, chain: Chain) -> list[Key]:
+    def _changed_object(self, mark: Mark, provider: Facts, chain: Chain, depth: int) -> list[Key]:
         key = (provider.name, chain[0])
         what = provider.member(chain[0])
-        if mark.how != "call" or len(chain) > 1:
+        if mark.how == "give":
+            return [] if what.defined else [key]
+        if mark.how != "call" or not what.defined:
             return [key]
-        if not what.defined:
-            return [key]
-        return [] if what.is_class else [(provider.name, name) for name in provider.changers.get(chain[0], ())]
+        if not what.is_class:
+            return [key] if len(chain) > 1 else self._called(*key, depth)
+        line = self._line(key)
+        if len(chain) > 1:
+            return [key] + [k for module, name in line for k in self._called(module, f"{name}.{chain[1]}", depth)]
+        return [
+            k for module, name in line for method in MAKING for k in self._called(module, f"{name}.{method}", depth)
+        ]
 
     def effect_on(self, module: str, key: Key, numbers: Iterable[int]) -> Definition:
         """The statements of `module` that change a definition when it is imported."""
@@ -542,10 +572,20 @@ def resolver_of(sources: Sources, standins: StandIns) -> Resolver:
     return found
 
 
+def _number(table: dict[Key, list[int]], keys: Iterable[Key], number: int) -> None:
+    """Note that a statement changes definitions."""
+    for key in keys:
+        numbers = table.setdefault(key, [])
+        if number not in numbers:
+            numbers.append(number)
+
+
 def _may_make(facts: Facts, name: str, chains: Iterable[Chain]) -> bool:
     """Whether reading attributes of a class may make an instance: what is none of its own methods may be a class method
     that it inherits, or a member of an Enum, which are made with it."""
     what = facts.member(name)
+    if what.keeps:
+        return True  # it may hold the classes that are derived from it
     if not what.is_class or not what.bases:
         return False
     own = {method for part in facts.parts(name) for method in part.methods}

@@ -9,8 +9,8 @@ import ast
 import re
 from typing import Any, NotRequired, TypedDict
 
-from difftest.lift.source import FunctionNode, last_name, root_name
 from difftest.lift.sources import Sources
+from difftest.lift.statements import FunctionNode, last_name, root_name
 from difftest.lift.syntax import source_lines
 
 Kind = dict[str, Any]

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import TypeVar
 
 from difftest.errors import LiftError
+from difftest.lift.mutations import Mutations
+from difftest.lift.statements import FunctionNode, last_name, root_name, static_truth, walk_statements
 from difftest.lift.syntax import parse
 
 _N = TypeVar("_N", bound=ast.AST)
-Chain = tuple[str, ...]
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 ANY = "*"
 """In place of the names that a statement binds when it computes them."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -72,8 +72,8 @@ class SourceModule:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise LiftError(f"{path} cannot be parsed by this Python: {error}") from None
         self.statements = self.tree.body
-        self._effects: dict[int, frozenset[str]] = {}
-        self._binds: dict[int, frozenset[str]] = {}
+        self._effects: dict[int, tuple[ast.stmt, frozenset[str]]] = {}  # holds the node, so that its id stays its own
+        self._binds: dict[int, tuple[ast.stmt, frozenset[str]]] = {}
         self._imports: dict[str, list[Import]] = {}
 
     # -- what is bound --------------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ class SourceModule:
             if self._uses_namespaces:
                 for inner in walk_statements([node], live=True):
                     found.update(_bound_in_namespace(inner))
-            self._binds[key] = frozenset(found)
-        return self._binds[key]
+            self._binds[key] = node, frozenset(found)
+        return self._binds[key][1]
 
     @cached_property
     def _uses_namespaces(self) -> bool:
@@ -123,13 +123,13 @@ class SourceModule:
     def effects(self, node: ast.stmt) -> frozenset[str]:
         """Module-level names whose object a top-level statement changes in place.
 
-        `x[k] = v`, `x.a = v`, `x.append(v)`, `f(x)`, `@x.register`, a call of or a decoration with one of the
-        module's own functions that changes `x`, and a subclass of an `x` that keeps account of its subclasses.
+        Whatever it takes to do so: a store, a method, one of the module's own functions, a decorator, a lambda, the
+        making of an instance or of a class that is told; see :class:`Mutations`.
         """
         key = id(node)
         if key not in self._effects:
-            self._effects[key] = frozenset(self._changed(node)) - self._shared
-        return self._effects[key]
+            self._effects[key] = node, frozenset(self._changed(node)) - self._shared
+        return self._effects[key][1]
 
     @cached_property
     def _shared(self) -> frozenset[str]:
@@ -148,57 +148,27 @@ class SourceModule:
 
     def _changed(self, node: ast.stmt) -> Iterator[str]:
         for inner in walk_statements([node], live=True):
-            yield from _changed_roots(inner)
-            yield from _given_roots(inner) - self._imported
-            for called in _called_at_load(inner):
-                yield from self.changers.get(called, ())
-            if isinstance(inner, ast.ClassDef):
-                for base in inner.bases:
-                    if isinstance(base, ast.Name) and base.id in self._keeps_subclasses:
-                        yield base.id
+            for change in self.mutations.of(inner):
+                if change.how in ("set", "change") and (change.plain or change.root not in self._imported):
+                    yield change.root
 
     @cached_property
     def _imported(self) -> frozenset[str]:
         """Names bound by imports: `@triton.jit` and `register(ImportedClass)` concern another module."""
+        return frozenset(item.bound for item in self._imports_at_load)
+
+    @cached_property
+    def _imports_at_load(self) -> list[Import]:
         nodes = [n for n in walk_statements(self.statements) if isinstance(n, ast.Import | ast.ImportFrom)]
-        return frozenset(item.bound for node in nodes for item in self.expand(node))
+        return [item for node in nodes for item in self.expand(node)]
 
     @cached_property
-    def _keeps_subclasses(self) -> frozenset[str]:
-        return frozenset(
-            node.name
-            for node in walk_statements(self.statements, live=True)
-            if isinstance(node, ast.ClassDef)
-            and any(isinstance(n, _FUNCTIONS) and n.name == "__init_subclass__" for n in node.body)
-        )
-
-    @cached_property
-    def changers(self) -> dict[str, frozenset[str]]:
-        """The module's own functions -> the module-level names that they change when they are called."""
-        functions = {
-            node.name: node for node in walk_statements(self.statements, live=True) if isinstance(node, _FUNCTIONS)
-        }
-        top = {name for node in self.statements for name in self.binds(node)}
-        direct: dict[str, set[str]] = {}
-        calls: dict[str, set[str]] = {}
-        for name, function in functions.items():
-            changed: set[str] = set()
-            for inner in ast.walk(function):
-                if isinstance(inner, ast.Global):
-                    changed.update(inner.names)
-                elif isinstance(inner, ast.stmt):
-                    changed |= {root for root in _changed_roots(inner, mutators_only=True) if root in top}
-                elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id in functions:
-                    calls.setdefault(name, set()).add(inner.func.id)
-            if changed:
-                parameters = {a.arg for n in ast.walk(function) if isinstance(n, ast.arguments) for a in all_args(n)}
-                direct[name] = changed - parameters
-        for _ in range(4):  # helpers of helpers
-            for name, called in calls.items():
-                for other in called:
-                    if other in direct:
-                        direct.setdefault(name, set()).update(direct[other])
-        return {name: frozenset(changed) for name, changed in direct.items()}
+    def mutations(self) -> Mutations:
+        """What the file's statements and functions change."""
+        top = self.name.partition(".")[0]
+        items = self._imports_at_load
+        whole = {item.bound: item.attribute is None for item in items}
+        return Mutations(self.statements, whole, frozenset(i.bound for i in items if i.module.partition(".")[0] == top))
 
     @cached_property
     def postpones_annotations(self) -> bool:
@@ -251,8 +221,10 @@ class SourceModule:
                 value = getattr(node, "value", None)
                 if not isinstance(node, ast.AugAssign):
                     names = []
-            elif (method := _called_method(node)) is not None and root_name(method.func) == "__all__":
-                if getattr(method.func, "attr", "") not in ("extend", "append") or len(method.args) != 1:
+            elif isinstance(node, ast.Expr) and isinstance(method := node.value, ast.Call):
+                if not isinstance(method.func, ast.Attribute) or root_name(method.func) != "__all__":
+                    continue
+                if method.func.attr not in ("extend", "append") or len(method.args) != 1:
                     return None
                 value = method.args[0]
             if value is None:
@@ -318,6 +290,23 @@ class SourceModule:
             if isinstance(node, _SCOPES) and getattr(node, "name", "") == name
         ]
 
+    def class_pieces(self, node: ast.ClassDef) -> tuple[ast.ClassDef, dict[str, list[FunctionNode]]]:
+        """A class without its methods, and its methods by name (a property and its setter share one).
+
+        What making the class needs of its methods stays in it; so do methods that decorators or defaults register.
+        """
+        methods = [inner for inner in node.body if isinstance(inner, _FUNCTIONS)]
+        return _class_pieces(node, {method.name for method in methods if self._registers_itself(method)})
+
+    def _registers_itself(self, method: FunctionNode) -> bool:
+        changes = self.mutations.of(method) if method.decorator_list or method.args.defaults else ()
+        return any(
+            change.root in self.mutations.inside
+            if change.how == "call"
+            else change.how != "give" and change.root in self.bindings and change.root != method.name
+            for change in changes
+        )
+
     # -- parts of statements --------------------------------------------------------------------------------------
 
     def prune(self, node: ast.stmt, wanted: set[str]) -> ast.stmt | None:
@@ -327,7 +316,9 @@ class SourceModule:
 
     def part(self, index: int, wanted: ast.stmt) -> ast.stmt:
         """The part of a top-level statement that holds one statement, with the conditions it stands under."""
-        kept = _prune(self.statements[index], lambda inner: inner is wanted, set())
+        # A condition is looked at as a statement of its own.
+        keeps = lambda inner: inner is wanted or getattr(inner, "test", 0) is getattr(wanted, "test", 1)  # noqa: E731
+        kept = _prune(self.statements[index], keeps, set())
         assert kept is not None
         return kept
 
@@ -492,126 +483,7 @@ def _is_namespace(node: ast.expr) -> bool:
 
 
 _LEAVES = frozenset({ast.Constant, ast.Lambda, ast.Load, ast.Store, ast.Del, ast.Pass, ast.alias, ast.Global})
-_MUTATORS = frozenset(
-    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "put", "register"}
-    | {"remove", "setdefault", "sort", "update"}
-)
-
-
-def _changed_roots(node: ast.stmt, mutators_only: bool = False) -> set[str]:
-    """Names whose object one simple statement changes in place."""
-    found: set[str] = set()
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = list(node.targets)
-    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-        targets = [node.target]
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and not mutators_only:
-            found.add(node.target.id)
-    elif isinstance(node, ast.Delete):
-        targets = list(node.targets)
-    elif (call := _called_method(node)) is not None and (
-        not mutators_only or getattr(call.func, "attr", "") in _MUTATORS
-    ):
-        targets = [call.func]
-    for target in targets:
-        for inner in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-            if isinstance(inner, ast.Attribute | ast.Subscript) and (root := root_name(inner)):
-                found.add(root)
-    return found
-
-
-def _called_method(node: ast.stmt) -> ast.Call | None:
-    """The call of a statement `x.method(...)`."""
-    call = node.value if isinstance(node, ast.Expr) else None
-    return call if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
-
-
-def _given_roots(node: ast.stmt) -> set[str]:
-    """Names whose object may be changed by a call that it is given to, or by a method that decorates a definition."""
-    found: set[str] = set()
-    if isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
-        found |= {a.id for a in [*call.args, *[k.value for k in call.keywords]] if isinstance(a, ast.Name)}
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        for decorator in node.decorator_list:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if isinstance(called, ast.Attribute) and (root := root_name(called)):
-                found.add(root)
-    return found
-
-
-def _called_at_load(node: ast.stmt) -> Iterator[str]:
-    """Plain names that one statement calls, or decorates a definition with, when it runs at top level."""
-    parts: list[ast.AST] = []
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Name):
-                yield decorator.id
-            parts.append(decorator)
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr) and node.value is not None:
-        parts.append(node.value)
-    while parts:
-        part = parts.pop()
-        if isinstance(part, ast.Lambda):
-            continue
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-            yield part.func.id
-        parts += ast.iter_child_nodes(part)
-
-
-def root_name(node: ast.expr) -> str | None:
-    """`a` of `a.b[c].d`."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def all_args(node: ast.arguments) -> list[ast.arg]:
-    every = [*node.posonlyargs, *node.args, *node.kwonlyargs, node.vararg, node.kwarg]
-    return [a for a in every if a is not None]
-
-
 # -- statements -------------------------------------------------------------------------------------------------------
-
-
-def walk_statements(body: Iterable[ast.stmt], live: bool = False) -> Iterator[ast.stmt]:
-    """Statements that run in the same scope: into `if`, `try`, `with`, loops; not into functions and classes.
-
-    Args:
-        live: leave out the branch of an `if` that never runs (`TYPE_CHECKING`).
-    """
-    for node in body:
-        yield node
-        if isinstance(node, _SCOPES):
-            continue
-        truth = static_truth(node.test) if live and isinstance(node, ast.If) else None
-        for name in ("body", "orelse", "finalbody"):
-            if (name == "body" and truth is False) or (name == "orelse" and truth is True):
-                continue
-            yield from walk_statements(getattr(node, name, ()), live)
-        for handler in getattr(node, "handlers", ()):
-            yield from walk_statements(handler.body, live)
-        for case in getattr(node, "cases", ()):
-            yield from walk_statements(case.body, live)
-
-
-def static_truth(test: ast.expr) -> bool | None:
-    """The value of a condition that is the same in every run: TYPE_CHECKING is False; None when unknown."""
-    match test:
-        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
-            return False
-        case ast.Constant(value=value):
-            return bool(value)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            truth = static_truth(operand)
-            return None if truth is None else not truth
-        case ast.BoolOp(op=ast.And(), values=values):
-            truths = [static_truth(v) for v in values]
-            return False if False in truths else True if all(truths) else None
-        case ast.BoolOp(op=ast.Or(), values=values):
-            truths = [static_truth(v) for v in values]
-            return True if True in truths else False if all(t is False for t in truths) else None
-    return None
 
 
 def _prune(node: ast.stmt, keeps: Callable[[ast.stmt], bool], wanted: set[str]) -> ast.stmt | None:
@@ -627,7 +499,8 @@ def _prune(node: ast.stmt, keeps: Callable[[ast.stmt], bool], wanted: set[str]) 
             kept = [a for a in node.names if a.name != "*" and (a.asname or a.name) in wanted]
             return replace_fields(node, names=kept) if kept else None
         case ast.If():
-            if wanted.intersection(bound_names(node.test)):
+            test = ast.copy_location(ast.Assert(node.test), node.test)
+            if wanted.intersection(bound_names(node.test)) or keeps(test):
                 return node
             truth = static_truth(node.test)
             body = [] if truth is False else _prune_all(node.body, keeps, wanted)
@@ -696,11 +569,6 @@ def _calls(parts: Iterable[ast.AST]) -> Iterator[ast.Call]:
     return (n for part in parts for n in ast.walk(part) if isinstance(n, ast.Call))
 
 
-def last_name(node: ast.expr) -> str:
-    node = node.func if isinstance(node, ast.Call) else node
-    return getattr(node, "attr", "") or getattr(node, "id", "")
-
-
 # -- classes ----------------------------------------------------------------------------------------------------------
 
 # Looked at by `type.__new__` itself, by Enum, or by the interpreter without the descriptor protocol.
@@ -710,17 +578,17 @@ _NEVER_PUT_OFF = frozenset(
 )
 
 
-def class_pieces(node: ast.ClassDef) -> tuple[ast.ClassDef, dict[str, list[FunctionNode]]]:
+def _class_pieces(node: ast.ClassDef, whole: Iterable[str]) -> tuple[ast.ClassDef, dict[str, list[FunctionNode]]]:
     """A class without its methods, and its methods by name (a property and its setter share one).
 
     A method that the class body itself needs when it runs (abstract, used by a statement of the body or by the
-    decorator of another method) stays in the class.
+    decorator of another method) stays in the class, and so do those of the names `whole`.
     """
     methods: dict[str, list[FunctionNode]] = {}
     for inner in node.body:
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
             methods.setdefault(inner.name, []).append(inner)
-    kept = {name for name in methods if name in _NEVER_PUT_OFF}
+    kept = {name for name in methods if name in _NEVER_PUT_OFF or name in whole}
     used: set[str] = set()
     for inner in node.body:
         if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -8,17 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from difftest.lift.source import (
-    Chain,
-    FunctionNode,
-    Import,
-    SourceModule,
-    all_args,
-    bound_names,
-    last_name,
-    static_truth,
-    walk_statements,
-)
+from difftest.lift.mutations import Chain
+from difftest.lift.source import Import, SourceModule, bound_names
+from difftest.lift.statements import FunctionNode, all_args, last_name, static_truth, walk_statements
 
 
 @dataclass
