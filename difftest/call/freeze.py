@@ -37,7 +37,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from difftest.call import functions
+from difftest.call import functions, padding
 from difftest.call.rng import held_state, tensor_bytes
 from difftest.call.values import LARGE, storage_bytes, written_pages
 
@@ -303,10 +303,14 @@ class Freezer:
         if value.dtype.hasobject:
             items = value.ravel().tolist()
             self._alive.append(items)
-            return ("items", f"ndarray[object] {value.shape}", tuple([self(item) for item in items]))
+            fields = f" {_fields_of(value.dtype)}" if value.dtype.names is not None else ""
+            return ("items", f"ndarray[object]{fields} {value.shape}", tuple([self(item) for item in items]))
         if value.dtype.names is not None:  # a structured array: the names and types of its fields count too
-            plain = self._array(value.view(f"V{value.dtype.itemsize}"))
-            return ("fields", "ndarray", (("dtype", ("str", str(value.dtype.descr))), ("data", plain)))
+            plain = self._numbers(value, f"|V{value.dtype.itemsize}")
+            return ("fields", "ndarray", (("dtype", ("str", _fields_of(value.dtype))), ("data", plain)))
+        return self._numbers(value, value.dtype.str)
+
+    def _numbers(self, value: np.ndarray[Any, Any], dtype: str) -> Frozen:
         base = value
         while isinstance(base.base, np.ndarray):
             base = base.base
@@ -315,7 +319,7 @@ class Freezer:
             root = base.__array_interface__["data"][0] if base is not value else first
             self.memory.append((self.name, first, root, base.nbytes))
         strides = _relevant(value.shape, value.strides)
-        frozen = ("ndarray", value.dtype.str, value.shape, strides, "", value.tobytes())
+        frozen = ("ndarray", dtype, value.shape, strides, "", padding.array_bytes(value))
         return frozen if value.flags.writeable else (*frozen, (("read-only", _TRUE),))
 
     def _array_subclass(self, value: np.ndarray[Any, Any]) -> Frozen:
@@ -413,7 +417,7 @@ class Freezer:
         if isinstance(value, set):
             return self._with_attributes(value, ("items", name, self._unordered(value)))
         if isinstance(value, bytearray | memoryview):
-            return (name, bytes(value))
+            return (name, padding.buffer_bytes(memoryview(value)))
         if isinstance(value, collections.deque):
             items = ("items", name, tuple([self(item) for item in value]))
             content = ("fields", name, (("content", items), ("maxlen", self(value.maxlen))))
@@ -472,9 +476,10 @@ class Freezer:
 
     def _numpy_scalar(self, value: np.generic) -> Frozen:
         if value.dtype.names is not None:
-            return ("fields", "numpy.void", (("dtype", ("str", str(value.dtype.descr))), ("data", self(value.item()))))
+            kind = ("str", _fields_of(value.dtype))
+            return ("fields", "numpy.void", (("dtype", kind), ("data", self(value.item()))))
         name = value.dtype.name if value.dtype.kind in "mM" else type(value).__name__  # with the unit of time
-        return ("numpy." + name, value.tobytes())
+        return ("numpy." + name, padding.array_bytes(np.asarray(value)))
 
     def _exception(self, value: BaseException) -> Frozen:
         parts = {"args": value.args, "cause": value.__cause__, **getattr(value, "__dict__", {})}
@@ -511,9 +516,21 @@ def _keys(value: torch.Tensor) -> int:
 def _made_from(value: Any) -> Any:
     """What pickle would make an object from again, or None."""
     try:
-        return value.__reduce_ex__(2)
+        made = value.__reduce_ex__(2)
     except Exception:
         return None
+    if not padding.is_ctypes(value):
+        return made
+    rebuild, (kind, (attributes, data)) = made
+    return rebuild, (kind, (attributes, padding.ctypes_bytes(value, data)))
+
+
+def _fields_of(dtype: np.dtype[Any]) -> str:
+    """The names and types of a record's fields, and where they lie."""
+    try:
+        return str(dtype.descr)
+    except ValueError:  # they overlap, or stand in another order than in memory
+        return str(dtype)
 
 
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from difftest.call import padding
 from difftest.errors import DifftestError
 from difftest.target import Arm, Made, Pool, Seeded
 
@@ -53,7 +54,7 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
         if value.dtype.hasobject:
             raise TypeError("a case cannot hold an array of Python objects; use a list")
         digest.update(f"nd{value.dtype.str}{value.shape}{value.strides}".encode())
-        digest.update(value.tobytes())
+        digest.update(padding.array_bytes(value))
     elif kind in (list, tuple):
         digest.update(f"{kind.__name__}{len(value)}".encode())
         if set(map(type, value)) == {int}:
@@ -74,7 +75,7 @@ def _hash(digest: Any, value: Any, storages: dict[int, int]) -> None:
     elif value is None or kind in _PLAIN:
         digest.update(f"{kind.__name__}{value!r}".encode())
     elif isinstance(value, np.generic):
-        digest.update(f"{value.dtype.str}".encode() + value.tobytes())
+        digest.update(f"{value.dtype.str}".encode() + padding.array_bytes(np.asarray(value)))
     elif dataclasses.is_dataclass(kind):  # a recorded object, which may hold itself
         met = -id(value) in storages
         digest.update(f"{kind.__name__}{storages.setdefault(-id(value), len(storages))}".encode())

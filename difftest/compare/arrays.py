@@ -48,7 +48,7 @@ class Elements:
     shape: tuple[int, ...]
 
     def values(self, at: NDArray[np.intp]) -> NDArray[Any]:
-        """Values of some elements; floats are widened to float64, bfloat16 included."""
+        """Values of some elements; narrower floats are widened to float64, bfloat16 included."""
         words = np.ascontiguousarray(self.words[at])
         if self.reader == "bfloat16":
             wide = np.zeros((len(at), 4), np.uint8)
@@ -57,7 +57,7 @@ class Elements:
         if self.reader == "bool":
             return words.ravel()
         found = words.view(np.dtype(self.reader)).ravel()
-        return found.astype(np.float64) if found.dtype.kind == "f" else found
+        return found.astype(np.float64) if found.dtype.kind == "f" and found.dtype.itemsize < 8 else found
 
     @property
     def is_float(self) -> bool:
@@ -73,7 +73,7 @@ class Elements:
 
     def text(self, flat: int) -> str:
         value = self.values(np.array([flat]))[0]
-        if self.is_float:
+        if self.is_float and self.words.shape[1] <= 8:
             digits = {"<f8": 17, "<f4": 9}.get(self.reader, 5)
             return f"{value:.{digits}g}"
         return str(value)

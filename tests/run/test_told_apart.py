@@ -304,6 +304,32 @@ PAIRS: dict[str, tuple[str, str, str, str]] = {
         "q = torch.empty(4, dtype=torch.int32); q[0] = n * 1; return q, f'{q[1]} of {n}', {q[2].item(): n}",
         "identical",
     ),
+    # bytes that hold no value
+    "padding_of_a_record": (
+        "D = np.dtype([('a', 'i1'), ('b', 'i8')], align=True)\n",
+        "q = np.zeros(n, D); q['b'] = n; return q, q[0]",
+        "q = np.empty(n, D); q['a'] = 0; q['b'] = n; return q, q[0]",
+        "identical",
+    ),
+    "field_of_a_record": (
+        "D = np.dtype([('a', 'i1'), ('b', 'i8')], align=True)\n",
+        "q = np.zeros(n, D); q['b'] = n; return q",
+        "q = np.empty(n, D); q['b'] = n; return q",
+        "undefined",
+    ),
+    "padding_of_long_doubles": (
+        "",
+        "q = np.zeros(n, np.longdouble); q[:] = n; return q, q[0], q + 1j",
+        "q = np.empty(n, np.longdouble); q[:] = n; return q, q[0], q + 1j",
+        "identical",
+    ),
+    "long_double": ("", "return np.longdouble(n) / 3", "return np.longdouble(n / 3)", "value"),
+    "padding_of_a_structure": (
+        "import ctypes\nclass S(ctypes.Structure): _fields_ = [('a', ctypes.c_int8), ('b', ctypes.c_int64)]\n",
+        "return S(1, n)",
+        "q = S.from_buffer(np.empty(16, np.uint8)); q.a, q.b = 1, n; return q",
+        "identical",
+    ),
 }  # fmt: skip
 
 
