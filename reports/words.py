@@ -20,6 +20,9 @@ IDENTITY_FACTS = ("commit", "tree", "dirty", "sha256", "file", "version", "subje
 """Details of an identity in the order shown; others follow by name."""
 
 
+_CUT = re.compile(r"… \((\d+) characters\)\Z")
+
+
 def plain(text: object, limit: int | None = None) -> str:
     """`text` on one line, with everything that cannot be printed as a backslash escape.
 
@@ -29,7 +32,10 @@ def plain(text: object, limit: int | None = None) -> str:
     full = str(text)
     shown = full if limit is None or len(full) <= limit else full[:limit]
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
-    return line if len(shown) == len(full) else f"{line}… ({len(full)} characters)"
+    if len(shown) == len(full):
+        return line
+    before = _CUT.search(full)  # it was cut before, and says from what
+    return f"{line}… ({before[1] if before else len(full)} characters)"
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from difftest.call.addresses import without_addresses
 from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
@@ -64,7 +65,6 @@ _ENVIRONMENT_MESSAGE = re.compile(
     r"'_OpNamespace' '\w+' object has no attribute",  # an operator compiled from sources that no tree holds
     re.IGNORECASE,
 )
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 
 class Caller:
@@ -208,7 +208,7 @@ class Caller:
 
     def _exception(self, error: BaseException) -> tuple[str, str]:
         name = type(error).__qualname__
-        message = _ADDRESS.sub("0x...", self.scrub(_message(error)))[:2000]
+        message = without_addresses(self.scrub(_message(error)))
         here = isinstance(error, ImportError) and error.name is not None and self.in_tree(self.scrub(error.name))
         if not here and (isinstance(error, _ENVIRONMENT) or _ENVIRONMENT_MESSAGE.search(message)):
             self.environment_errors[f"{name}: {message[:300]}"] = None

@@ -13,6 +13,7 @@ from difftest.call.freeze import Freezer
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
 from difftest.call.poison import FILLS, POISON, fills
 from difftest.call.values import case_id
+from difftest.compare.excerpts import excerpts
 from difftest.compare.outcomes import Difference, compare, only_poison, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 UNSTEADY = "head is not deterministic at"
 _RAISED = object()  # what no oracle expects
 _OUTCOMES = ("identical", "different", "expected", "unmeasured")
+_CHARACTERS = 400  # of a value that are kept
 _DETAILED_CASES = 200  # differing cases explained in full; beyond that they are counted and named by kind
 _WAYS = 200  # ways to differ of which a first example is kept whatever the number of cases
 _REST = 20  # results are handed over after a look at what both arms stand on, which so takes a twentieth of the time
@@ -601,6 +603,7 @@ class UnitRun:
                 continue
             self.ways.add(way)
             kept += 1
+            base, head = excerpts(item.base, item.head, _CHARACTERS)
             self.mismatches.append(
                 {
                     "number": index,
@@ -608,8 +611,8 @@ class UnitRun:
                     "kind": str(item.kind),
                     "leaf": item.leaf,
                     "index": list(item.index),
-                    "base": item.base[:400],
-                    "head": item.head[:400],
+                    "base": base,
+                    "head": head,
                     "count": item.count,
                     "contract": case.contract,
                     "size": item.size,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from difftest.reports.sentence import sentence
 from difftest.reports.terminal import Progress, render
+from difftest.reports.words import plain
 from difftest.result import RunResult
 
 
@@ -80,6 +81,11 @@ def test_long_values_are_cut_with_their_length() -> None:
     text = shown(large(targets=1, text=10_000))
     assert "(10000 characters)" in text
     assert len(text) < 20_000
+
+
+def test_a_value_that_is_cut_twice_says_its_whole_length() -> None:
+    assert plain(plain("a" * 1000, 400), 10) == f"{'a' * 10}… (1000 characters)"
+    assert plain(f"{'a' * 10}… (7 characters)") == f"{'a' * 10}… (7 characters)"
 
 
 def progress(terminal: bool) -> str:

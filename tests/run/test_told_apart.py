@@ -304,6 +304,31 @@ PAIRS: dict[str, tuple[str, str, str, str]] = {
         "q = torch.empty(4, dtype=torch.int32); q[0] = n * 1; return q, f'{q[1]} of {n}', {q[2].item(): n}",
         "identical",
     ),
+    # messages
+    "hexadecimal_number": (
+        "",
+        "raise ValueError(f'bad token {hex(0x1000000 + n)}')",
+        "raise ValueError(f'bad token {hex(0x1000000 + n + 1)}')",
+        "exception",
+    ),
+    "some_raise_a_hexadecimal_number": (
+        "",
+        "if n < 5: raise ValueError(hex(0xdeadbeef))\nreturn n",
+        "if n < 5: raise ValueError(hex(0xdeadbee0))\nreturn n",
+        "exception",
+    ),
+    "address_of_an_object": (
+        "class K: pass\n",
+        "q = K()\nif n < 2: raise ValueError(f'{q} {f} {[x.relu]} {id(q):#x} {x.data_ptr():#X}')\nreturn n",
+        "q = [K(), K()][1]\nif n < 2: raise ValueError(f'{q} {f} {[x.relu]} {id(q):#x} {x.data_ptr():#X}')\nreturn n",
+        "identical",
+    ),
+    "end_of_a_long_message": (
+        "",
+        "if n < 5: raise ValueError('a' * 3000 + str(n))\nreturn n",
+        "if n < 5: raise ValueError('a' * 3000 + str(n + 1))\nreturn n",
+        "exception",
+    ),
     # bytes that hold no value
     "padding_of_a_record": (
         "D = np.dtype([('a', 'i1'), ('b', 'i8')], align=True)\n",
