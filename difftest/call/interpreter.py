@@ -1,7 +1,7 @@
 """Bridges for what Triton's CPU interpreter (TRITON_INTERPRET=1) cannot run of sampler kernels.
 
 Each bridge gives a construct that compiles on a GPU, but raises under the interpreter of Triton 3.9 (or, for
-bfloat16, computes with the bits as integers), the meaning it has there. Nothing that is right without the bridges
+bfloat16 and range indices, computes something else), the meaning it has there. Nothing that is right without the bridges
 gives another result with them. They serve both arms alike.
 """
 
@@ -54,7 +54,7 @@ def _install() -> tuple[str, ...]:
     return (
         "libdevice functions are numpy's",
         "a mask joining a block and a scalar is a mask",
-        "a range index has .to()",
+        "a range index has .to(), and 32 bits unless its bounds have more",
         "the end of a range may have been loaded",
         "the argmax of nothing but NaN is its first element",
         "bfloat16 compares and computes as numbers, rounded to nearest",
@@ -158,7 +158,8 @@ def _masks(interpreter: Any) -> None:
 class RangeIndex(int):
     """An index of a loop in a kernel: an int that has the `.to(dtype)` of the scalar it is on a GPU.
 
-    Sums, differences and products with ints stay indices, so `(i * BLOCK).to(tl.int64)` works too.
+    Sums, differences and products with ints stay indices, so `(i * BLOCK).to(tl.int64)` works too. This one has no
+    width: it is unrolled, and so a constant, or its bounds are wider than 32 bits.
     """
 
     def to(self, dtype: Any, **options: Any) -> Any:
@@ -166,38 +167,76 @@ class RangeIndex(int):
 
         return interpreter.interpreter_semantic.to_tensor(int(self)).to(dtype, **options)
 
-    def __add__(self, other: int) -> Any:
-        return _index(int.__add__(self, other))
+    @classmethod
+    def _like(cls, value: Any, other: Any) -> Any:
+        """The value of an operation as an index, if it is a number."""
+        return RangeIndex(value) if type(value) is int else value
 
-    def __sub__(self, other: int) -> Any:
-        return _index(int.__sub__(self, other))
 
-    def __mul__(self, other: int) -> Any:
-        return _index(int.__mul__(self, other))
+class ShortIndex(RangeIndex):
+    """An index of 32 bits, as most are: what is computed of it and of numbers of 32 bits wraps around there."""
 
-    def __radd__(self, other: int) -> Any:
-        return _index(int.__radd__(self, other))
-
-    def __rsub__(self, other: int) -> Any:
-        return _index(int.__rsub__(self, other))
-
-    def __rmul__(self, other: int) -> Any:
-        return _index(int.__rmul__(self, other))
+    @classmethod
+    def _like(cls, value: Any, other: Any) -> Any:
+        if type(value) is not int:
+            return value
+        if not _LEAST <= other <= _LARGEST or type(other) is RangeIndex:
+            return RangeIndex(value)
+        return ShortIndex(value if _LEAST <= value <= _LARGEST else (value - _LEAST) % (1 << 32) + _LEAST)
 
     def __floordiv__(self, other: int) -> Any:
-        return _index(int.__floordiv__(self, other))
+        """Rounded towards zero."""
+        found = int.__floordiv__(self, other)
+        inexact = type(found) is int and found < 0 and found * other != self
+        return self._like(found + 1 if inexact else found, other)
 
     def __mod__(self, other: int) -> Any:
-        return _index(int.__mod__(self, other))
+        """With the sign of the index."""
+        found = int.__mod__(self, other)
+        opposite = type(found) is int and found != 0 and (self < 0) != (other < 0)
+        return self._like(found - other if opposite else found, other)
 
 
-def _index(value: Any) -> Any:
-    return RangeIndex(value) if type(value) is int else value
+_LEAST, _LARGEST = -(1 << 31), (1 << 31) - 1
 
 
-def _indices(iterable: Iterable[Any]) -> Iterator[Any]:
-    for item in iterable:
-        yield _index(item)
+def _operation(name: str) -> Callable[[RangeIndex, int], Any]:
+    compute = getattr(int, name)
+
+    def operate(self: RangeIndex, other: int) -> Any:
+        return self._like(compute(self, other), other)
+
+    return operate
+
+
+_OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod", "lshift", "rshift", "and", "or", "xor")
+
+for _name in _OPERATORS:
+    setattr(RangeIndex, f"__{_name}__", _operation(f"__{_name}__"))
+
+
+def _indices(make: Callable[..., Iterable[Any]], *bounds: Any, **options: Any) -> Iterator[Any]:
+    """The indices of `range(...)` or a range of the language, of the type that they have on a GPU."""
+    made = make(*bounds, **options)
+    given = (*bounds, *(options[name] for name in ("arg1", "arg2", "step") if name in options))
+    kind = ShortIndex if all(map(_is_short, given)) else RangeIndex
+    for item in made:
+        yield kind(item) if type(item) is int else item
+
+
+def _unrolled(indices: Iterable[Any]) -> Iterator[Any]:
+    """The indices of a range that is unrolled: constants, which have no width."""
+    return (RangeIndex(item) if type(item) is int else item for item in indices)
+
+
+def _is_short(bound: Any) -> bool:
+    """Whether a bound of a range leaves its index at 32 bits with a sign."""
+    if type(bound) is RangeIndex:
+        return False
+    number = getattr(bound, "value", bound)  # of a constexpr
+    if number is None or isinstance(number, int):
+        return number is None or _LEAST <= number <= _LARGEST
+    return str(getattr(bound, "dtype", "")) in ("int1", "int8", "int16", "int32")
 
 
 def _range_indices(interpreter: Any) -> None:
@@ -206,11 +245,18 @@ def _range_indices(interpreter: Any) -> None:
     class WithIndices(transformer):  # type: ignore[misc, valid-type]
         def visit_For(self, node: ast.For) -> ast.AST:
             self.generic_visit(node)
-            node.iter = ast.Call(ast.Name("_difftest_indices", ast.Load()), [node.iter], [])
+            ranges, function = node.iter, getattr(node.iter, "func", None)
+            name = getattr(function, "attr", getattr(function, "id", ""))
+            if isinstance(ranges, ast.Call) and name == "range":
+                called = ast.Name("_difftest_indices", ast.Load())
+                node.iter = ast.Call(called, [ranges.func, *ranges.args], ranges.keywords)
+            else:
+                node.iter = ast.Call(ast.Name("_difftest_unrolled", ast.Load()), [ranges], [])
             return node
 
     # The rewritten kernel sees the names of the interpreter's own module.
     interpreter._difftest_indices = _indices
+    interpreter._difftest_unrolled = _unrolled
     interpreter.FunctionRewriter.ast_transformer = WithIndices()
 
 

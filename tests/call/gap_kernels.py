@@ -63,6 +63,16 @@ def convert_index(out, size):
 
 
 @triton.jit
+def wrap_index(out, size, wide, low, STRIDE: tl.constexpr):
+    for i in range(size):
+        tl.store(out + i, (STRIDE * i).to(tl.float32))
+    for i in tl.range(wide, wide + 2):
+        tl.store(out + 3 + (i - wide), (2 * STRIDE * (i - wide)).to(tl.float32))
+    for i in range(low, low + 3):
+        tl.store(out + 5 + (i - low), (i // 2).to(tl.float32) * 8 + (i % 2).to(tl.float32))
+
+
+@triton.jit
 def argmax(values, out, BLOCK: tl.constexpr):
     value, index = tl.max(tl.load(values + tl.arange(0, BLOCK)), axis=0, return_indices=True)
     tl.store(out, value)
@@ -96,6 +106,8 @@ def run(gap: str) -> list[float]:
         store_masked[(1,)](torch.tensor([-1]), out, 6, BLOCK=8)
     elif gap == "index":
         convert_index[(1,)](out, 5)
+    elif gap == "wrap":
+        wrap_index[(1,)](out, 3, 2**33, -3, STRIDE=1 << 30)
     elif gap == "argmax":
         argmax[(1,)](torch.full((8,), float("nan")), out, BLOCK=8)
     elif gap == "argmax-some":
@@ -103,7 +115,7 @@ def run(gap: str) -> list[float]:
     return [float(x) for x in out]
 
 
-GAPS = ("log1p", "isnan", "join", "store", "load", "add", "no-row", "index", "argmax", "argmax-some")
+GAPS = ("log1p", "isnan", "join", "store", "load", "add", "no-row", "index", "wrap", "argmax", "argmax-some")
 GAPS += ("narrow-kept", "narrow-sum")
 
 

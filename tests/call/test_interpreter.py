@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from difftest.call.interpreter import RangeIndex, _range_ends, bridge, narrowed, widened
+from difftest.call.interpreter import RangeIndex, ShortIndex, _range_ends, bridge, narrowed, widened
 
 pytest.importorskip("triton")
 
@@ -152,6 +152,22 @@ def test_an_index_is_an_int_in_every_other_way() -> None:
     assert isinstance(index // 4 + index % 4, RangeIndex)
     assert type(index * 0.5) is float
     assert [10, 11, 12, 13, 14, 15, 16][index] == 16
+
+
+def test_an_index_is_as_wide_as_its_bounds() -> None:
+    # As a GPU computes it: 32 bits, 64 bits where a bound has them, division towards zero.
+    assert bridged("wrap").tolist() == [0, 2**30, -(2**31), 0, 2**31, -9, -8, -1]
+
+
+def test_an_index_of_32_bits_wraps_around() -> None:
+    index = ShortIndex(100_000)
+    assert index * 40_000 == 40_000 * index == 4_000_000_000 - 2**32
+    assert index * 40_000 + 1 == 4_000_000_001 - 2**32
+    assert (index << 20) == np.int32(100_000) << np.int32(20)
+    assert index * 2**32 == 100_000 * 2**32  # a number of 64 bits makes it one of these
+    assert index * RangeIndex(40_000) == RangeIndex(100_000) * 40_000 == 4_000_000_000
+    assert (ShortIndex(-7) // 2, ShortIndex(-7) % 2, ShortIndex(7) // -2, ShortIndex(7) % -2) == (-3, -1, -3, 1)
+    assert (RangeIndex(-7) // 2, RangeIndex(-7) % 2) == (-4, 1)
 
 
 def test_compiled_triton_is_left_alone() -> None:
