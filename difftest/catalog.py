@@ -21,6 +21,7 @@ from pathlib import Path
 
 import difftest
 from difftest.errors import DifftestError, UsageError
+from difftest.made import made_symbols
 from difftest.processes import python_command
 from difftest.target import Target
 
@@ -117,7 +118,8 @@ def outline(cache: Path, extra: Sequence[str] = ()) -> list[Outline]:
     """
     modules = case_modules()
     digest = hashlib.sha256(difftest.__version__.encode())
-    for path in [*sorted(case_folder().glob("*.py")), Path(__file__), *map(Path, extra)]:
+    own = (Path(__file__), Path(__file__).with_name("made.py"))
+    for path in [*sorted(case_folder().glob("*.py")), *own, *map(Path, extra)]:
         try:
             digest.update(f"{path}\n".encode() + path.read_bytes())  # the outline names the file
         except OSError as error:
@@ -180,7 +182,7 @@ def main(modules: Sequence[str]) -> int:
                         Outline(
                             target.name,
                             target.symbols,
-                            target.uses,
+                            tuple(dict.fromkeys((*target.uses, *made_symbols(target)))),
                             target.needs,
                             target.triton,
                             target.rows,

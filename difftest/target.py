@@ -310,7 +310,8 @@ class Target:
         cases: makes the case list. Order matters: a budget cuts it off at the end.
         prepare: how a case becomes a call; without one, the bound symbol is called with what it asks for by name.
         uses: further symbols whose code takes part (classes that the case file builds, functions that `prepare`
-            calls). They are part of the closure; one that a tree lacks is no fault.
+            calls). They are part of the closure; one that a tree lacks is no fault. Classes of :class:`Made` and of
+            `arm.make` that are seen in the case file are part of it by themselves.
         needs: symbols of what is observed where it has no symbol of its own: a tree that defines none of them does
             not have the target.
         triton: the target launches Triton kernels, so it runs under the interpreter on a CPU.

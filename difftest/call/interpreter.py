@@ -1,8 +1,8 @@
 """Bridges for what Triton's CPU interpreter (TRITON_INTERPRET=1) cannot run of sampler kernels.
 
 Each bridge gives a construct that compiles on a GPU, but raises under the interpreter of Triton 3.9 (or, for
-bfloat16 and range indices, computes something else), the meaning it has there. Nothing that is right without the bridges
-gives another result with them. They serve both arms alike.
+bfloat16 and range indices, computes something else), the meaning it has there. Nothing that is right without the
+bridges gives another result with them. They serve both arms alike.
 """
 
 from __future__ import annotations
