@@ -122,7 +122,7 @@ class Common(NamedTuple):
     """What the differing cases have in common.
 
     Attributes:
-        condition: what all of them and no identical case have; empty when nothing is.
+        condition: what all of them and no other case have; empty when nothing is.
         rules: sentences that say so, or what comes next to it, the best first.
     """
 
@@ -146,12 +146,13 @@ class _Property:
         return f"{self.axis} other than {values}" if self.but else f"{self.axis} {values}"
 
 
-def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
+def in_common(differing: Sequence[Axes], identical: Sequence[Axes], unclear: Sequence[Axes] = ()) -> Common:
     """What tells the differing cases from the identical ones, in words; the best first.
 
     One property, or two together, that all differing cases and no identical one have; else what all differing cases and
     few identical ones have, or what most differing cases and no identical one have. Of one case it says what no
-    identical one has, which is no condition: the case itself is named beside it.
+    identical one has, which is no condition: the case itself is named beside it. Nor is it one if a case has it of
+    which nothing is known (`unclear`).
     """
     every_one, all_identical = len(differing), len(identical)
     differing, identical = [case for case in differing if case], [case for case in identical if case]
@@ -171,7 +172,8 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes]) -> Common:
             none = "not the" if len(identical) == 1 else "none of the"
             words = _words(parts)
             rule = f"{who}, but {none} {others}, {have} {words}"
-            return Common(words if many == every_one > 1 else "", (rule,))
+            known = many == every_one > 1 and not _held(parts, unclear)
+            return Common(words if known else "", (rule,))
     told = []
     if scored and many > 1:
         pairs = sorted(_combinations(scored[:_LIKELY], 2), key=lambda parts: (_held(parts, identical), len(parts)))

@@ -105,6 +105,7 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Chang
         "only_states": all(s.kind == Kind.RNG for g in groups for s in g.signatures),
         "places": [[[s.kind, s.place] for s in g.signatures] for g in groups[:GROUPS_SHOWN]],
         "alike": sorted(i for u in each.units if u.fuzz is None for i in u.alike),
+        "unclear": sorted(i for u in each.units if u.fuzz is None for i in u.unclear),
         "lines": lines_to_trace(changes),
         "added": added,
         "seconds": seconds,

@@ -39,9 +39,10 @@ class Explanation:
     """Looks into one target, base against one head, and sends what it finds as it finds it.
 
     The unit's `explain`: `groups` (case indices of each group, those inside the contract first), `places` (of each
-    group kinds and leaves), `alike` (indices of identical cases), `lines` (per arm and path the lines to watch),
-    `added` (per path the lines only head has), `looks` (which of :data:`protocol.LOOKS` to take), `seconds`: of
-    processor time for all looks, so that what is found does not depend on what else the machine does.
+    group kinds and leaves), `alike` and `unclear` (indices of identical and of unmeasured cases), `lines` (per arm and
+    path the lines to watch), `added` (per path the lines only head has), `looks` (which of :data:`protocol.LOOKS` to
+    take), `seconds`: of processor time for all looks, so that what is found does not depend on what else the machine
+    does.
     """
 
     clock = staticmethod(time.process_time)
@@ -75,7 +76,8 @@ class Explanation:
 
     def rules(self) -> None:
         alike = [self.cases[index].axes for index in self.asked["alike"]]
-        found = [in_common([self.cases[i].axes for i in group], alike) for group in self.asked["groups"]]
+        unclear = [self.cases[index].axes for index in self.asked["unclear"]]
+        found = [in_common([self.cases[i].axes for i in group], alike, unclear) for group in self.asked["groups"]]
         conditions = [[each.condition] if each.condition else [] for each in found]
         self.send({"rules": [each.rules for each in found], "conditions": conditions})
 

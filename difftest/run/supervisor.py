@@ -64,7 +64,8 @@ class Unit:
         explain: what :class:`difftest.run.explaining.Explanation` is to look into; None in a run.
         ended: how the call of a case ended its child for the first time: run again before that counts.
         explained: what that found.
-        told, alike: which cases differ in what way, and which are identical, by case index.
+        told, alike, unclear: which cases differ in what way, which are identical and which are unmeasured, by case
+            index.
         task: the case to make small (:class:`difftest.run.shrinking.ShrinkRun`); None in a run.
         patience: deaths of children after which it is given up.
         first_timeout: of the first call of an arm in a child, when `timeout` is too little for what it imports.
@@ -85,6 +86,7 @@ class Unit:
     explained: dict[str, Any] = field(default_factory=dict)
     told: list[list[Any]] = field(default_factory=list)
     alike: list[int] = field(default_factory=list)
+    unclear: list[int] = field(default_factory=list)
     task: dict[str, Any] | None = None
     patience: int = 2 * MAX_DEATHS + 2
     first_timeout: float = 0.0
@@ -448,6 +450,7 @@ class _Loop:
         unit.memory = message.get("memory", {})
         unit.told += message["told"]
         unit.alike += message["alike"]
+        unit.unclear += message["unclear"]
         self.progress(unit, message["counts"].get("executed", 0))
         if message["next"] is None:
             self.complete(slot, unit, message["leaving"])

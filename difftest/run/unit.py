@@ -81,6 +81,7 @@ class UnitRun:
         self.told: Counter[tuple[str, str, str, str, int, bool]] = Counter()
         self.ways: set[tuple[str, str, str, str]] = set()
         self.alike: list[int] = []
+        self.unclear: list[int] = []
         self.shaky = {int(index): text for index, text in unit.get("shaky", {}).items()}
         self.sources: Counter[str] = Counter()
         self.axes: Counter[tuple[str, str, str]] = Counter()
@@ -180,6 +181,7 @@ class UnitRun:
             except Exception as error:
                 if not wanted:
                     self.not_built(case, error)
+                    self.unclear.append(index)
                 continue
             if wanted and not identity.startswith(wanted):
                 continue
@@ -188,6 +190,8 @@ class UnitRun:
             self.sources[case.source] += 1
             self.counts["outside"] += not case.contract
             outcome = next((o for o in _OUTCOMES if self.counts[o] > before[o]), "unmeasured")
+            if outcome == "unmeasured":
+                self.unclear.append(index)
             for axis, value in case.axes.items():
                 self.axes[axis, str(value), outcome] += 1
             done += 1
@@ -263,6 +267,7 @@ class UnitRun:
         withdrawn = self.counts.pop("identical", 0)
         self.counts["unmeasured"] += withdrawn + 1
         self.unmeasured[reason] += withdrawn + 1
+        self.unclear, self.alike = self.unclear + self.alike, []
         moved: Counter[tuple[str, str, str]] = Counter()
         for (axis, value, outcome_name), count in self.axes.items():
             moved[axis, value, "unmeasured" if outcome_name == "identical" else outcome_name] += count
@@ -657,6 +662,7 @@ class UnitRun:
                 "notes": self.notes + self.recordings.take_notes(),
                 "told": [[*key[:5], count, key[5]] for key, count in self.told.items()],
                 "alike": self.alike,
+                "unclear": self.unclear,
                 "leaving": leaving,
                 **self.more(),
             }
@@ -665,7 +671,7 @@ class UnitRun:
         self.counts, self.kinds, self.unmeasured, self.mismatches = Counter(), Counter(), Counter(), []
         self.expected_used = Counter()
         self.sources, self.axes = Counter(), Counter()
-        self.told, self.alike = Counter(), []
+        self.told, self.alike, self.unclear = Counter(), [], []
         if self.checks is not None:
             self.checks.counts = {}
 

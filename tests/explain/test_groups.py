@@ -116,6 +116,9 @@ def test_what_is_necessary_and_what_is_sufficient_when_nothing_is_exact() -> Non
 
 def test_nothing_is_claimed_without_identical_cases_or_without_axes() -> None:
     assert in_common([axes(k="5")] * 3, []) == ("", ())
+    told = in_common([axes(k="5")] * 3, [axes(k="6")], [axes(k="7"), {}])
+    assert told.condition == 'k "5"'
+    assert in_common([axes(k="5")] * 3, [axes(k="6")], [axes(k="5")]) == ("", told.rules)
     assert in_common([{}, {}], [{}]) == ("", ())
     assert in_common([axes(k="5"), axes(k="6")], [axes(k="5"), axes(k="6")]) == ("", ())
 
