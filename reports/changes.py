@@ -266,9 +266,13 @@ def numbered_lines(change: Change, most: int) -> Iterator[tuple[str, str]]:
     indent = min((len(line.text) - len(line.text.lstrip()) for line in shown if line.text.strip()), default=0)
     width = max((len(str(line.head or line.base or 0)) for line in shown), default=1)
     base, head = 0, 0  # the last lines of each version
+    skipped = False  # before the removed lines just above; the added ones in their place lie behind the same gap
     for line in shown:
-        if (base and line.base and line.base > base + 1) or (head and line.head and line.head > head + 1):
+        jumps = (base and line.base and line.base > base + 1) or (head and line.head and line.head > head + 1)
+        if jumps and not (skipped and line.sign == "+"):
             yield "", "  ..."
+            skipped = True
+        skipped = skipped and line.sign == "-"
         # A line around the changed ones is run or not for other reasons, too.
         mark = _MARKS.get(line.ran, " ") if line.sign != " " else " "
         yield f"{line.sign}{mark} {line.head or line.base or 0:>{width}}  ", line.text[indent:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -65,7 +66,7 @@ def closure_changes(base: Closure | None, head: Closure | None, read_base: Read,
                 head_path="" if new is None else new.path,
                 lines=tuple(shown[:DEFINITION_LINES]),
                 cut=max(0, len(shown) - DEFINITION_LINES),
-                runs=_when_run(after or before),
+                runs=_when_run(before, after, shown),
             )
         )
     found.sort(key=lambda c: (c.status != "changed", c.head_path or c.base_path, _first_line(c)))
@@ -114,11 +115,27 @@ def lines_to_trace(changes: Iterable[Change]) -> dict[str, dict[str, list[int]]]
     return {arm: {path: sorted(numbers) for path, numbers in files.items()} for arm, files in found.items()}
 
 
-def _when_run(lines: Sequence[_Line]) -> str:
-    texts = [line.text for line in lines]
+def _when_run(before: Sequence[_Line], after: Sequence[_Line], shown: Iterable[ChangedLine]) -> str:
+    """When what changed of a definition runs: a function's decorators and defaults do when it is loaded."""
+    texts = [line.text for line in after or before]
     if texts and texts[0].startswith(("import ", "from ")):
         return "import"
-    return "call" if any(text.lstrip().startswith(("def ", "async def ")) for text in texts) else "load"
+    if not any(text.lstrip().startswith(("def ", "async def ")) for text in texts):
+        return "load"
+    heads = _head_lines(before), _head_lines(after)
+    at_load = all(line.sign == " " or line.base in heads[0] or line.head in heads[1] for line in shown)
+    return "load" if at_load and before and after else "call"
+
+
+def _head_lines(lines: Sequence[_Line]) -> set[int | None]:
+    """Numbers of the lines of a function before its body."""
+    try:
+        body: list[ast.stmt] = ast.parse(textwrap.dedent("\n".join(line.text for line in lines))).body
+    except SyntaxError:
+        return set()
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    ends = functions[0].body[0].lineno if len(functions) == len(body) == 1 else 0
+    return {line.number for n, line in enumerate(lines, 1) if n < ends}
 
 
 def _pairs(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+import pytest
+
 from difftest.explain.changes import closure_changes, lines_to_trace, marked
 from difftest.lift.closure import Closure, Sources, find_closure
 from difftest.lift.standins import StandIns
@@ -128,6 +130,26 @@ def test_what_is_loaded_imported_and_called_is_told_apart() -> None:
     runs = {change.symbol.partition(":")[2]: change.runs for change in changes(base, head)}
     assert (runs["LIMIT"], runs["helper"], runs["f"]) == ("load", "call", "call")
     assert {runs[name] for name in runs if "math" in name} <= {"import"}
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "runs"),
+    [
+        ("@lru_cache(1)\ndef helper(x):\n    return x", "@lru_cache(2)\ndef helper(x):\n    return x", "load"),
+        ("def helper(x):\n    return x", "@lru_cache\ndef helper(x):\n    return x", "load"),
+        ("def helper(x, y=1):\n    return x", "def helper(\n    x,\n    y=2,\n):\n    return x", "load"),
+        ("def helper(x, y=1): return x", "def helper(x, y=2): return x", "call"),
+        ("def helper(x, y=1):\n    return x", "def helper(x, y=2):\n    return y", "call"),
+        ("def helper(x):\n    return x", "def helper(x):\n    return -x", "call"),
+    ],
+)  # fmt: skip
+def test_decorators_and_defaults_run_when_a_function_is_loaded(base: str, head: str, runs: str) -> None:
+    files = [
+        {"pack/a.py": f"from functools import lru_cache\n\n{helper}\n\ndef f(x):\n    return helper(x)\n"}
+        for helper in (base, head)
+    ]
+    (change,) = [change for change in changes(*files) if change.symbol == "pack.a:helper"]
+    assert change.runs == runs
 
 
 def test_a_constant_is_run_by_every_case() -> None:

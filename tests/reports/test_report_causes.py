@@ -176,6 +176,17 @@ def test_a_gap_is_shown_between_lines_of_either_version() -> None:
     assert shown == ["-  69  old", "+  70  new", "  ...", "+  82  other"]
 
 
+def test_what_is_exchanged_behind_a_gap_has_one_gap() -> None:
+    lines = (
+        *(ChangedLine(" ", n, n, "same") for n in (16, 17)),
+        *(ChangedLine("-", n, None, "old") for n in (23, 24)),
+        *(ChangedLine("+", None, n, "new") for n in (23, 24)),
+        ChangedLine(" ", 26, 26, "same"),
+    )
+    shown = [line.split() for line in change_lines(Change("vllm.a:f", "changed", "vllm/a.py", "vllm/a.py", lines), 9)]
+    assert [line[0] for line in shown] == ["16", "17", "...", "-", "-", "+", "+", "...", "26"]
+
+
 def test_what_one_version_alone_breaks_stands_beside_the_cause() -> None:
     broken = {"a row keeps its largest": {"checked": 48, "base": 0, "head": 1}}
     broken |= {
