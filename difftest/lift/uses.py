@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,9 @@ _READS_FIELDS = frozenset({"BaseModel", "Struct", "RootModel"})
 _FIELD_MARKS = frozenset({"ClassVar", "InitVar", "KW_ONLY"})
 _STRING_ACCESS = frozenset(
     {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "__getattribute__"}
+)
+_LOOK_THROUGH = frozenset(
+    {"dict", "list", "set", "frozenset", "tuple", "sorted", "len", "iter", "map", "filter", "str"}
 )
 _IMPORTERS = frozenset({"import_module", "__import__"})
 _REFERENCE = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
@@ -288,6 +291,7 @@ class _UseFinder:
         self.found.names.update(node.names)
 
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scopes: Scopes) -> None:
+        self.reads(generator.iter for generator in node.generators)
         self.visit(node.generators[0].iter, scopes)  # evaluated outside
         inside = (*scopes, frozenset(n for g in node.generators for n in bound_names(g.target)))
         for number, generator in enumerate(node.generators):
@@ -312,13 +316,38 @@ class _UseFinder:
     def subscript(self, node: ast.Subscript, scopes: Scopes) -> None:
         """`globals()["x"]` uses x; `globals()[x]`, or one of `sys.modules[__name__]`, anything of the module."""
         value = node.value
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "globals":
+        if _is_globals(value):
             if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
                 self.note(node.slice.value, (), ())
             elif isinstance(node.ctx, ast.Load):
                 self.found.namespace = True
-        elif isinstance(value, ast.Attribute) and value.attr == "modules" and "__name__" in ast.dump(node.slice):
+            self.note("globals", (), scopes)
+            self.visit(node.slice, scopes)
+            return
+        if isinstance(value, ast.Attribute) and value.attr == "modules" and "__name__" in ast.dump(node.slice):
             self.found.namespace = True
+        self.children(node, scopes)
+
+    def compare(self, node: ast.Compare, scopes: Scopes) -> None:
+        """`"x" in globals()` depends on x."""
+        match node:
+            case ast.Compare(left=ast.Constant(value=str(name)), comparators=[namespace]) if _is_globals(namespace):
+                self.note(name, (), ())
+                self.note("globals", (), scopes)
+            case _:
+                self.reads(node.comparators)
+                self.children(node, scopes)
+
+    def reads(self, values: Iterable[ast.expr]) -> None:
+        """The values are looked through; the module's namespace among them may be read for any name."""
+        self.found.namespace |= any(map(_is_globals, values))
+
+    def loop(self, node: ast.For, scopes: Scopes) -> None:
+        self.reads([node.iter])
+        self.children(node, scopes)
+
+    def starred(self, node: ast.Starred, scopes: Scopes) -> None:
+        self.reads([node.value])
         self.children(node, scopes)
 
     def attribute(self, node: ast.Attribute, scopes: Scopes) -> None:
@@ -341,10 +370,15 @@ class _UseFinder:
             self.computes_module = True
         if last_name(node.func) in _STRING_ACCESS:
             self.string_access(node)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr != "update":
-            inner = node.func.value
-            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "globals":
-                self.found.namespace = True  # `globals().get(name)`
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "update" and _is_globals(node.func.value):
+            for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self.visit(part, scopes)
+            return
+        if isinstance(node.func, ast.Attribute):
+            self.reads([node.func.value])  # `globals().get(name)`
+        elif isinstance(node.func, ast.Name) and node.func.id in _LOOK_THROUGH:
+            self.reads(node.args)
+        self.reads(keyword.value for keyword in node.keywords if keyword.arg is None)
         self.children(node, scopes)
 
     def evaluated(self, name: str, code: ast.expr, scopes: Scopes) -> None:
@@ -380,6 +414,10 @@ class _UseFinder:
                     self.found.patterns.add(("", ""))
 
 
+def _is_globals(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "globals"
+
+
 def _text(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
@@ -404,6 +442,9 @@ _VISITORS: dict[type[ast.AST], Callable[[Any, Any, Scopes], None]] = {
     ast.Attribute: _UseFinder.attribute,
     ast.Call: _UseFinder.call,
     ast.Subscript: _UseFinder.subscript,
+    ast.Compare: _UseFinder.compare,
+    ast.For: _UseFinder.loop,
+    ast.Starred: _UseFinder.starred,
     ast.Load: _UseFinder.nothing,
     ast.Store: _UseFinder.nothing,
     ast.Del: _UseFinder.nothing,

@@ -219,6 +219,27 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str], object, o
 }  # fmt: skip
 
 
+# What reads the namespace of a module as a whole, or whether a name is in it.
+LOOKS = {
+    "in": "'T' in globals()",
+    "a computed name in": "'t'.upper() in globals()",
+    "not in": "'T' not in globals()",
+    "a loop": "[n for n in globals() if n == 'T']",
+    "as a list": "sorted(globals()).count('T')",
+    "unpacked": "dict(**globals()).get('T')",
+    "starred": "[*globals()].count('T')",
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_reads_its_own_namespace_depends_on_it(name: str, tmp_path: Path) -> None:
+    text = f"T = 1\n@@def f(x): return {LOOKS[name]}\n"
+    trees = _tree({"m": text.replace("@@", "")}), _tree({"m": text.replace("@@", "del T\n")})
+    assert _closure(trees[0]).digest != _closure(trees[1]).digest
+    values = [arm_of(tmp_path, files).get("pkg.m:f")(1) for files in trees]
+    assert values[0] != values[1]
+
+
 HINTS = "import typing\nfrom .h import T\ndef g(a: T): pass\ndef f(x): return typing.get_type_hints(g)\n"
 
 
