@@ -83,7 +83,8 @@ def find_effects(source: SourceModule) -> list[Effect]:
     found = []
     for number, (_, node) in effect_nodes(source).items():
         changes = _in_order(source.mutations.of(node))
-        marks = tuple(dict.fromkeys(m for c in changes for m in _marks(source, c) if not _harmless(m)))
+        decorates = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        marks = tuple(dict.fromkeys(m for c in changes for m in _marks(source, c, decorates) if not _harmless(m)))
         if marks and not is_registration(node):
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
             text = ast.unparse(node).splitlines()[0][:80]
@@ -110,19 +111,21 @@ def find_changes(source: SourceModule, function: str) -> list[Mark]:
 
 
 def _in_order(changes: Iterable[Change]) -> list[Change]:
-    return sorted(changes, key=lambda c: (c.root, c.chain, c.how, c.plain))
+    return sorted(changes, key=lambda c: (c.root, c.chain, c.how, c.plain, c.nested))
 
 
-def _marks(source: SourceModule, change: Change, own: bool = False) -> Iterator[Mark]:
+def _marks(source: SourceModule, change: Change, nested: bool = False, own: bool = False) -> Iterator[Mark]:
     """The marks of a change of what a name stands for, for each import that binds it.
 
     Args:
+        nested: also of a library what functions in functions change: one of them decorates, and so is called.
         own: also those of what the file itself defines.
     """
     top = source.name.partition(".")[0]
     items = source.imports_of(change.root)
     for item in items:
-        if (change.plain and change.how != "give") or item.module.partition(".")[0] == top:
+        theirs = change.plain and change.how != "give" and (nested or not change.nested)
+        if theirs or item.module.partition(".")[0] == top:
             start = () if item.attribute is None else (item.attribute,)
             yield Mark(item.module, (*start, *change.chain), change.how)
         # else a decorator of a library changes what it decorates

@@ -11,6 +11,7 @@ import ast
 import builtins
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -81,12 +82,14 @@ class Change:
         how: `set`: the last of the chain is bound anew; `change`: its object is changed; `call`: it is called;
             `give`: it is an argument of a call whose result is used; `base`: a class is derived from it.
         plain: not of a decorator.
+        nested: of a function in a function: it happens when that is called, if it ever is.
     """
 
     root: str
     chain: Chain
     how: How
     plain: bool = True
+    nested: bool = False
 
 
 class _Origin(NamedTuple):
@@ -294,14 +297,23 @@ class _Run:
         returned: list[ast.expr] = [node.body] if isinstance(node, ast.Lambda) else []
         for name in outer:
             self.found.add(Change(name, (), "change"))
-        for inner in statements:
-            self.statement(inner, scope)
+        own = set(map(id, walk_statements(node.body) if not isinstance(node, ast.Lambda) else ()))
+        for inner in sorted(statements, key=lambda inner: id(inner) not in own):
+            with nullcontext() if id(inner) in own else self.nested():
+                self.statement(inner, scope)
             if isinstance(inner, ast.Return) and inner.value is not None:
                 returned.append(inner.value)
         if isinstance(node, ast.Lambda):
             self.expression(node.body, scope, False)
         returns = {origin for value in returned for origin in self.origins(value, scope)}
         return _Summary(self.found, self.parameters, returns)
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """What is found meanwhile happens later, if at all."""
+        before = set(self.found)
+        yield
+        self.found = before | {replace(change, nested=True) for change in self.found - before}
 
     def statement(self, node: ast.stmt, scope: _Scope) -> set[Change]:
         """What a statement does by itself, without those inside it; a class with its body."""
@@ -446,7 +458,8 @@ class _Run:
         match node:
             case ast.Lambda():
                 if self.name is not None:
-                    self.expression(node.body, _nested(scope, node, ()), False)
+                    with self.nested():
+                        self.expression(node.body, _nested(scope, node, ()), False)
                 return
             case ast.Call(func=ast.Lambda() as function):
                 inner = _nested(scope, function, [*node.args, *(k.value for k in node.keywords)])

@@ -35,6 +35,8 @@ PLUGINS = "import importlib\ndef f(x, n='a'): return importlib.import_module(f'p
 DISPATCH = "import functools\n@functools.singledispatch\ndef q(x): return x\n"
 DISPATCHED = "from .h import q\n@q.register(int)\ndef _(x): return x + {}\n"
 
+LATER = "import os\ndef late(v):\n    def set(): os.environ['A'] = v\n    return set\nTABLE = {{'a': late('{}'), 'b': lambda: os.putenv('B', '1')}}\n"
+
 # name: (files that both have, of base, of head, f(2) in base, in head)
 CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str], object, object]] = {
     "registered elsewhere": (
@@ -311,6 +313,10 @@ def test_what_importing_does_counts_and_is_done(name: str, tmp_path: Path) -> No
             {"m": "import torch\ntorch.cuda.set_stream = None\nfrom . import h\ndef f(x): return h.q(x)\n"},
         ),
         ({"ops": ""}, {"ops": "import torch\ndef warm(x): torch.add(x, 1, out=x)\nwarm(torch.zeros(1))\n"}),  # warm-up
+        (
+            {"h": PLAIN_H + LATER.format(1)},
+            {"h": PLAIN_H + LATER.format(2)},
+        ),  # a function that is made, and called later
         ({"k.json": "1"}, {"k.json": "2"}),
     ],
 )
