@@ -34,6 +34,7 @@ def _judged(report: Report) -> Report:
     return report
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What a module's tests have in common is made once: pytest-xdist gives them to one process."""
     for item in items:

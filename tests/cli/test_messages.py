@@ -24,17 +24,17 @@ def messages() -> Iterator[tuple[str, str]]:
 
     Of a case that cannot be kept as a file, it is said where it is said that it cannot how it is shown.
     """
-    for place in (difftest, importlib.import_module("difftest.reports")):
-        for folder in map(Path, place.__path__):
-            for path in sorted(folder.rglob("*.py")):
-                for node in ast.walk(ast.parse(path.read_text())):
-                    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-                        name = getattr(node.exc.func, "id", "")
-                        text = re.sub(r"\{[^{}]*\}", "{}", ast.unparse(node.exc.args[0]))
-                        passed_on = text.endswith(("{}'", '{}"')) or "'.join(" in text
-                        kept = text.startswith("f'case {} of {}")
-                        if name in RAISED - {"CaptureError"} and text[:1] in "f'\"" and not passed_on and not kept:
-                            yield f"{path.name}:{node.lineno}", text
+    for package in (difftest, importlib.import_module("difftest.reports")):
+        assert package.__file__
+        for path in sorted(Path(package.__file__).parent.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                    name = getattr(node.exc.func, "id", "")
+                    text = re.sub(r"\{[^{}]*\}", "{}", ast.unparse(node.exc.args[0]))
+                    passed_on = text.endswith(("{}'", '{}"')) or "'.join(" in text
+                    kept = text.startswith("f'case {} of {}")
+                    if name in RAISED - {"CaptureError"} and text[:1] in "f'\"" and not passed_on and not kept:
+                        yield f"{path.name}:{node.lineno}", text
 
 
 def test_each_message_says_what_to_do() -> None:
