@@ -26,7 +26,7 @@ test: $(ready)
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
-	$(bin)/python -m pytest -m "not check" --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(bin)/python -m pytest -m "not check" --numprocesses $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 # What takes long, or measures time and so wants the machine to itself.
 check: $(ready)

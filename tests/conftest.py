@@ -1,13 +1,18 @@
-"""With CI set, a test that is skipped fails, unless this machine really lacks what the test needs."""
+"""What holds of all tests: torch is imported once, what a module's tests share is made once, and with CI set a test that
+is skipped fails, unless this machine really lacks what the test needs."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from difftest.run import forkserver
 
@@ -34,15 +39,21 @@ def _judged(report: Report) -> Report:
     return report
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a module's tests have in common is made once: pytest-xdist gives them to one process."""
-    for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        fixtures = item._fixtureinfo.name2fixturedefs.values()
-        if any(found[-1].scope == "module" for found in fixtures):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+class Scheduling(LoadScopeScheduling):
+    """Tests go to the process that is free, those of a module that makes something for all of them to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if _shares(self.config.rootpath / file) else nodeid
+
+
+@functools.cache
+def _shares(file: Path) -> bool:
+    return 'fixture(scope="module")' in file.read_text(encoding="utf-8")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,6 +27,8 @@ from difftest.run.protocol import Channel
 _OWN = ("HOME", "TMPDIR")
 """Variables that each worker has for itself."""
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
+_UNFIT = 2
+"""So many workers in succession that a server could not serve, and another one takes its place."""
 _MOST_FDS = 250  # what one message may carry: SCM_MAX_FD, less a few
 
 
@@ -142,6 +144,7 @@ class _Held(threading.local):
 
     kept = 0
     begun = 0
+    unfit = 0
     server: ForkServer | None = None
 
     def drop(self) -> None:
@@ -176,7 +179,11 @@ def begin(environment: dict[str, str], log: Path, descriptors: Sequence[int]) ->
         return None
     try:
         if _held.server is not None and not _held.server.serves(environment):
+            _held.unfit += 1
+            if _held.unfit < _UNFIT:
+                return None
             _held.drop()
+        _held.unfit = 0
         if _held.server is None:
             _held.server = ForkServer(environment)
         return _held.server.begin(environment, log, descriptors)

@@ -163,7 +163,9 @@ def test_failing_git_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     broken.write_text("#!/bin/sh\necho 'fatal: no space left on device' >&2\necho more >&2\nexit 128\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
-    with pytest.raises(DifftestError, match=r"^git init failed in .*: fatal: no space left on device; name another folder$"):
+    with pytest.raises(
+        DifftestError, match=r"^git init failed in .*: fatal: no space left on device; name another folder$"
+    ):
         demo.make_repository(tmp_path / "repository")
 
 
