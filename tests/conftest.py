@@ -1,5 +1,5 @@
-"""What holds of all tests: torch is imported once, what a module's tests share is made once, and with CI set a test that
-is skipped fails, unless this machine really lacks what the test needs."""
+"""What holds of all tests: torch is imported once, what a module's tests share is made once, and with CI set a skipped
+test fails, unless this machine really lacks what it needs."""
 
 from __future__ import annotations
 
