@@ -83,6 +83,7 @@ class Member:
         alias: the name that `X = alias` makes X another name of.
         defined: whether a class or function statement binds the name.
         keeps: the class is told of classes derived from it.
+        constant: nothing can change what the name stands for.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Member:
     defined: bool = False
     is_class: bool = False
     keeps: bool = False
+    constant: bool = False
 
 
 class Facts:
@@ -403,7 +405,7 @@ def _member(source: SourceModule, name: str) -> Member:
     classes = source.classes(name)
     if classes:
         return _class_member(classes[0])
-    found = Member(defined=bool(source.functions(name)))
+    found = Member(defined=bool(source.functions(name)), constant=source.mutations.is_constant(name))
     for index in source.bindings.get(name, ()):
         node = source.statements[index]
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id != name:

@@ -36,25 +36,12 @@ SETTERS = re.compile(
 
 _CHANGE_ARGUMENTS = re.compile(r"heap|insort|setitem|delitem|setattr|i(add|or|and|xor|concat|sub|mul)\b")
 _READERS = frozenset(
-    {
-        "get",
-        "items",
-        "keys",
-        "values",
-        "copy",
-        "format",
-        "join",
-        "split",
-        "rsplit",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "lower",
-    }
-    | {"upper", "title", "replace", "encode", "decode", "startswith", "endswith", "index", "count", "find", "union"}
-    | {"intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint", "partition"}
-    | {"rpartition", "removeprefix", "removesuffix", "match", "search", "fullmatch", "findall", "finditer", "sub"}
-    | {"__getitem__", "__contains__", "__len__", "__iter__", "isdigit", "most_common", "elements", "as_posix", "exists"}
+    {"get", "items", "keys", "values", "copy", "format", "join", "split", "rsplit", "strip", "lstrip", "rstrip"}
+    | {"lower", "upper", "title", "replace", "encode", "decode", "startswith", "endswith", "index", "count", "find"}
+    | {"union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint"}
+    | {"partition", "rpartition", "removeprefix", "removesuffix", "match", "search", "fullmatch", "findall", "finditer"}
+    | {"sub", "__getitem__", "__contains__", "__len__", "__iter__", "isdigit", "most_common", "elements", "as_posix"}
+    | {"exists"}
 )
 _SAME_OBJECT = frozenset(
     {"partial", "nullcontext", "closing", "iter", "enumerate", "zip", "reversed", "cast", "list", "tuple", "sorted"}
@@ -99,6 +86,7 @@ class _Origin(NamedTuple):
     chain: Chain = ()
     local: bool = False  # the name is a parameter of the function
     inside: bool = False  # the value is one of its items, or a result of a method
+    held: bool = False  # it is an item of the value, a display
 
     def read(self, attribute: str) -> _Origin:
         return self if self.inside else self._replace(chain=(*self.chain, attribute))
@@ -252,6 +240,11 @@ class Mutations:
         """Names that the body of a class binds to values."""
         node = self.classes.get(name)
         return {bound for inner in node.body for bound, _ in _bound_values(inner)} if node else set()
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a name stands for what nothing can change: a number, a text, a tuple of these."""
+        values = self.bound.get(name)
+        return bool(values) and all(map(_is_constant, values or ()))
 
     def kinds(self, name: str) -> set[str]:
         """Classes of the file of which a name is an instance."""
@@ -427,6 +420,8 @@ class _Run:
 
     def add(self, origins: Iterable[_Origin], how: How, plain: bool = True) -> None:
         for origin in origins:
+            if origin.held:
+                continue
             done: How = "change" if origin.inside and how == "set" else how
             if origin.local:
                 self.parameters.add(Change(origin.root, origin.chain, done))
@@ -470,7 +465,7 @@ class _Run:
                 for generator in node.generators:
                     self.expression(generator.iter, scope, discarded)
                     names = _names_in(generator.target)
-                    bound = {**scope.bound, **dict.fromkeys(names, ((generator.iter, scope),))}
+                    bound = {**scope.bound, **dict.fromkeys(names, ((_items(generator.iter), scope),))}
                     scope = replace(scope, local=scope.local | names, bound=bound)
                     self.store(generator.target, scope)
                     for condition in generator.ifs:
@@ -548,6 +543,8 @@ class _Run:
             if origin.local:
                 if changes:
                     self.parameters.add(Change(origin.root, origin.chain, "change"))
+            elif self.file.is_constant(origin.root):
+                continue
             elif origin.root in self.file.imported:
                 if discarded or changes:
                     self.found.add(Change(origin.root, origin.chain, "change", plain=False))
@@ -561,7 +558,8 @@ class _Run:
 
     def arguments(self, node: ast.Call, scope: _Scope) -> Arguments:
         positional = [frozenset(self.origins(a, scope)) for a in node.args]
-        return positional, {k.arg or "": frozenset(self.origins(k.value, scope)) for k in node.keywords}
+        named = {k.arg or "": k.value if k.arg else _items(k.value) for k in node.keywords}
+        return positional, {name: frozenset(self.origins(value, scope)) for name, value in named.items()}
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -569,7 +567,7 @@ class _Run:
         self, functions: Iterable[_Origin], given: Arguments, discarded: bool, plain: bool = True, depth: int = 0
     ) -> None:
         """What calling one of these does."""
-        for function in set(functions):
+        for function in {function for function in functions if not function.held}:
             self.call_one(function, given, discarded, plain, depth)
 
     def call_one(self, called: _Origin, given: Arguments, discarded: bool, plain: bool, depth: int) -> None:
@@ -584,7 +582,7 @@ class _Run:
             if chain and chain[-1] in MUTATORS:
                 self.add([called._replace(chain=chain[:-1])], "change")
         elif root in file.imported:
-            self.found.add(Change(root, chain, "call", plain))
+            self.found.add(Change(root, chain, "call", plain and (discarded or self.name is not None)))
             changes = chain and (chain[-1] in MUTATORS or (discarded and self.name is None))
             if changes and plain and root in file.inside and not file.imported[root]:
                 self.found.add(Change(root, chain[:-1], "change"))
@@ -597,6 +595,8 @@ class _Run:
             self.make(root, given, depth)
         elif len(chain) == 1 and root in file.classes and file.method(root, chain[0]) is not None:
             self.run_method(root, chain[0], frozenset({_Origin(root)}), given, depth)
+            if discarded and self.name is None:
+                self.unknown(called, discarded, plain)  # what the method calls may change the class
         elif len(chain) <= 1 and file.kinds(root):
             for kind in file.kinds(root):
                 if file.method(kind, chain[0] if chain else "__call__") is None:
@@ -687,18 +687,20 @@ class _Run:
             case ast.Name(id=name):
                 return set(self.named(name, scope))
             case ast.Attribute(value=value, attr=attribute):
-                return {origin.read(attribute) for origin in again(value)}
+                return {origin.read(attribute) for origin in again(value) if not origin.held}
             case ast.Subscript(value=value):
-                return {origin._replace(inside=True) for origin in again(value)}
+                return {o._replace(held=False) if o.held else o._replace(inside=True) for o in again(value)}
             case ast.Call():
                 return self.result(node, scope)
             case ast.IfExp(body=one, orelse=other):
                 return again(one) | again(other)
-            case ast.BoolOp(values=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            case ast.BoolOp(values=parts):
                 return {origin for part in parts for origin in again(part)}
-            case ast.Dict(values=parts):
-                return {origin for part in parts for origin in again(part)}
-            case ast.NamedExpr(value=value) | ast.Starred(value=value) | ast.Await(value=value):
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) | ast.Dict(values=parts):
+                return {origin._replace(held=True) for part in parts for origin in again(part)}
+            case ast.Starred(value=value):
+                return {origin._replace(held=False) for origin in again(value)}
+            case ast.NamedExpr(value=value) | ast.Await(value=value):
                 return again(value)
         return set()
 
@@ -759,6 +761,17 @@ class _Run:
         )
 
 
+def _is_constant(node: ast.expr) -> bool:
+    match node:
+        case ast.Tuple(elts=parts):
+            return all(map(_is_constant, parts))
+        case ast.UnaryOp(operand=operand):
+            return _is_constant(operand)
+        case ast.BinOp(left=left, right=right):
+            return _is_constant(left) and _is_constant(right)
+    return isinstance(node, ast.Constant)
+
+
 _DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Constant, ast.JoinedStr, *_COMPREHENSIONS)
 
 
@@ -783,7 +796,7 @@ def _bound_values(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
         case ast.AnnAssign(target=target, value=ast.expr() as value):
             pairs = [(target, value)]
         case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
-            pairs = [(target, value)]
+            pairs = [(target, _items(value))]
         case ast.With(items=items) | ast.AsyncWith(items=items):
             pairs = [(item.optional_vars, item.context_expr) for item in items if item.optional_vars is not None]
     for target, value in pairs:
@@ -791,13 +804,19 @@ def _bound_values(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
             for one, other in zip(target.elts, value.elts, strict=True):
                 yield from ((name, other) for name in sorted(_names_in(one)))
         else:
-            yield from ((name, value) for name in sorted(_names_in(target)))
+            whole = _items(value) if isinstance(target, ast.Tuple | ast.List) else value
+            yield from ((name, whole) for name in sorted(_names_in(target)))
     if not isinstance(node, _DEFINITIONS):
         for part in ast.iter_child_nodes(node):
             if isinstance(part, ast.expr):
                 for inner in ast.walk(part):
                     if isinstance(inner, ast.NamedExpr):
                         yield inner.target.id, inner.value
+
+
+def _items(value: ast.expr) -> ast.expr:
+    """What stands for the items of a value."""
+    return ast.Starred(value=value)
 
 
 def _names_in(target: ast.expr) -> frozenset[str]:

@@ -520,6 +520,8 @@ class Resolver:
     def _changed_object(self, mark: Mark, provider: Facts, chain: Chain, depth: int) -> list[Key]:
         key = (provider.name, chain[0])
         what = provider.member(chain[0])
+        if mark.how in ("give", "change") and what.constant:
+            return []
         if mark.how == "give":
             return [] if what.defined else [key]
         if mark.how != "call" or not what.defined:
