@@ -370,3 +370,42 @@ def test_what_leaves_a_registry_alone_does_not_count(name: str) -> None:
     text = f"{ONE_FILE}{NOT_FILLED[name]}\nT.append(h)"
     base, head = (closure_of(files, "pkg.m:f") for files in one_file(text, "T[0](x)"))
     assert base.digest == head.digest
+
+
+# What a class is given, in its own file, to a function of another one that changes it.
+HANDED_ON = {
+    "by a static method": "class R:\n    t = {}\n    @staticmethod\n    def setup(): fill(R, g)\nR.setup()\n",
+    "by a class method": "class R:\n    t = {}\n    @classmethod\n    def setup(cls, q): fill(cls, q)\nR.setup(g)\n",
+    "by a decorator": "class R:\n    t = {}\n    @classmethod\n    def put(cls, q):\n        fill(cls, q)\n        return q\n"
+    "@R.put\ndef k(x): return g(x)\n",
+}
+
+
+@pytest.mark.parametrize("how", HANDED_ON)
+def test_a_class_that_is_handed_on_may_be_filled(how: str, tmp_path: Path) -> None:
+    text = f"from pkg.u import fill\ndef g(x): return @@\n{HANDED_ON[how]}"
+    trees = [{**files, "pkg/u.py": "def fill(c, q): c.t['a'] = q\n"} for files in one_file(text, "R.t['a'](x)")]
+    assert closure_of(trees[0], "pkg.m:f").digest != closure_of(trees[1], "pkg.m:f").digest
+    assert [value_of(tmp_path, files) for files in trees] == [2, 3]
+
+
+# Statements that change nothing of what `f` reads, or of a library.
+HARMLESS = {
+    "a table of a library's functions": "import math\nTABLE = {'a': math.floor}\nTABLE['b'] = math.@@\n",
+    "the result of a library's function": "import bisect\nA = [1, 2]\nB = bisect.insort(A, @@)\n",
+    "a constant that a function is given": "from pkg.u import make\n_A = make(MAX, '@@')\n",
+    "a constant that a function is given alone": "from pkg.u import make\nmake(MAX, '@@')\n",
+    "a constant of another file": "from pkg.u import make, LIMITS\nfrom pkg import u\n_A = make(LIMITS, '@@')\n",
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_cannot_change_anything_does_not_count(what: str) -> None:
+    text = f"MAX = -5\n{HARMLESS[what]}"
+    read = "x + u.LIMITS[0]" if "LIMITS" in text else "x + MAX"
+    trees = [
+        closure_of({**files, "pkg/u.py": "LIMITS = (1, 2)\ndef make(a, b): return a\n"}, "pkg.m:f")
+        for files in (one_file(text.replace("@@", name), read)[0] for name in ("ceil", "trunc"))
+    ]
+    assert trees[0].digest == trees[1].digest
+    assert not trees[0].shared and not trees[0].effects
