@@ -392,7 +392,7 @@ def test_a_class_that_is_handed_on_may_be_filled(how: str, tmp_path: Path) -> No
 # Statements that change nothing of what `f` reads, or of a library.
 HARMLESS = {
     "a table of a library's functions": "import math\nTABLE = {'a': math.floor}\nTABLE['b'] = math.@@\n",
-    "the result of a library's function": "import bisect\nA = [1, 2]\nB = bisect.insort(A, @@)\n",
+    "the result of a library's function": "import numpy as np\nB = np.append([1], ord('@@'[0]))\n",
     "a constant that a function is given": "from pkg.u import make\n_A = make(MAX, '@@')\n",
     "a constant that a function is given alone": "from pkg.u import make\nmake(MAX, '@@')\n",
     "a constant of another file": "from pkg.u import make, LIMITS\nfrom pkg import u\n_A = make(LIMITS, '@@')\n",
