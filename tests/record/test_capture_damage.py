@@ -6,6 +6,7 @@ read. Damage of the second kind puts a checksum under what it forged, as an atta
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -47,6 +48,12 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_audit)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_of_earlier_tests() -> None:
+    """What they no longer use may be written to a cache when it is collected, which is no doing of a capture's."""
+    gc.collect()
 
 
 def read_all(path: Path) -> list[Any]:
