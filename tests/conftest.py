@@ -1,5 +1,5 @@
-"""What holds of all tests: torch is imported once, what a module's tests share is made once, and with CI set a skipped
-test fails, unless this machine really lacks what it needs."""
+"""What holds of all tests: few of their runs import torch, what a module's tests share is made once, and with CI set a
+skipped test fails, unless this machine really lacks what it needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop() -> Generator[None, object, object]:
-    """Torch is imported once for all runs that tests make in this process; the command's tests start it as users do."""
+    """From the second run made in a process, torch is there already; tests of the command start as users do."""
     with forkserver.kept():
         return (yield)
 
