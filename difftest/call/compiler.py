@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 _COMPILER = "torch._dynamo"
+_SYMBOLS = "torch.fx.experimental.symbolic_shapes"
 _MARKS = {
     _COMPILER: ("mark_dynamic", "maybe_mark_dynamic", "mark_static"),
     f"{_COMPILER}.decorators": ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_unbacked"),
@@ -76,14 +77,32 @@ def _same(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked(real: Callable[..., None]) -> Callable[..., None]:
-    """`torch._check` and its like, without the compiler's symbols for what plainly holds."""
+    """`torch._check` and its like, without the compiler's symbols for what plainly holds, or plainly does not."""
 
     @functools.wraps(real)
     def check(error_type: Any, cond: Any, message: Any) -> None:
-        if cond is not True:
+        if cond is True:
+            return
+        if cond is not False or _SYMBOLS in sys.modules:
+            return real(error_type, cond, message)
+        symbols = sys.modules[_SYMBOLS] = types.ModuleType(_SYMBOLS)
+        symbols.__dict__["expect_true"] = _expect_plainly  # all that `real` asks of it, before it asks for the message
+        try:
             real(error_type, cond, message)
+        finally:
+            _leave(symbols)
 
     return check
+
+
+def _expect_plainly(condition: bool) -> bool:
+    _leave(sys.modules[_SYMBOLS])
+    return condition
+
+
+def _leave(symbols: types.ModuleType) -> None:
+    if sys.modules.get(_SYMBOLS) is symbols:
+        del sys.modules[_SYMBOLS]
 
 
 def _mark(module: str, name: str) -> Callable[..., None]:

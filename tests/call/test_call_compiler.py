@@ -94,6 +94,38 @@ print(raised(torch._check_with) == raised(torch._check_with.__wrapped__) != None
     assert said(code) == "True"
 
 
+@pytest.mark.parametrize("message", ["lambda: 'said'", "lambda: 1 / 0", "None", "3"])
+@pytest.mark.parametrize("error_type", ["IndexError", "UserWarning"])
+def test_a_condition_that_plainly_fails_leaves_the_compilers_symbols_out(error_type: str, message: str) -> None:
+    code = f"""
+def raised(check):
+    try:
+        check({error_type}, False, {message})
+    except Exception as error:
+        return f"{{type(error).__name__}}: {{error}}"
+
+found = raised(torch._check_with)
+symbols = "torch.fx.experimental.symbolic_shapes"
+print("sympy" in sys.modules, symbols in sys.modules, found == raised(torch._check_with.__wrapped__) != None)
+"""
+    assert said(code) == "False False True"
+
+
+def test_a_message_may_ask_for_the_compilers_symbols() -> None:
+    code = """
+def message():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    return ShapeEnv.__name__
+
+for _ in range(2):
+    try:
+        torch._check(False, message)
+    except RuntimeError as error:
+        print(error, hasattr(torch.fx.experimental.symbolic_shapes, "ShapeEnv"))
+"""
+    assert said(code) == "ShapeEnv True\nShapeEnv True"
+
+
 def test_a_name_that_the_compiler_lacks_is_an_attribute_error() -> None:
     assert (
         said("print(hasattr(torch._dynamo, 'no_such_name'), hasattr(torch._dynamo, '__no_such_name__'))")
