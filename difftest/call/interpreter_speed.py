@@ -27,6 +27,7 @@ def hasten(interpreter: Any) -> None:
     _shapes(tl)
     _launches(interpreter, tl)
     _arguments(interpreter)
+    _blocks()
     if hasattr(interpreter, "_LangPatchScope"):
         _operators(interpreter, tl)
     _operands(interpreter, tl)
@@ -125,6 +126,17 @@ def _launches(interpreter: Any, tl: Any) -> None:
     interpreter.GridExecutor.__call__ = call
     interpreter.inspect = _Signatures()
     tl.str_to_ty = functools.cache(tl.str_to_ty)
+
+
+def _blocks() -> None:
+    """A kernel's text is looked for twice when it is rewritten, and in both arms: token by token, so once a text."""
+    find = inspect.getblock
+    known = functools.lru_cache(256)(lambda lines: len(find(list(lines))))
+
+    def getblock(lines: list[str]) -> list[str]:
+        return lines[: known(tuple(lines))]
+
+    inspect.getblock = getblock  # type: ignore[assignment]
 
 
 def _arguments(interpreter: Any) -> None:

@@ -257,9 +257,9 @@ class _Walk:
             facts = sources.facts(module)
             if facts is None:
                 continue
-            names = {name for name in facts.binds if name not in seen and self.accessed(name)}
-            if facts.is_package or "__getattr__" in facts.binds:
-                names |= {n for n in self.attributes - seen if n not in facts.binds and self.is_part(facts, n)}
+            names = {name for name in facts.bindings if name not in seen and self.accessed(name)}
+            if facts.is_package or "__getattr__" in facts.bindings:
+                names |= {n for n in self.attributes - seen if n not in facts.bindings and self.is_part(facts, n)}
             for name in sorted(names):
                 seen.add(name)
                 self.take(self.resolver.attribute(module, (name,)))

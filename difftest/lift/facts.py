@@ -95,11 +95,15 @@ class Member:
     constant: bool = False
 
 
+Load = Callable[[dict[str, list[int]] | None], SourceModule]
+
+
 class Facts:
     """The facts of one file, each found when it is asked for.
 
     Args:
-        load: parses the file. Raises LiftError when it cannot be parsed.
+        load: parses the file; it is given the file's bindings where they are known, and need not parse it before more
+            is asked for. Raises LiftError when it cannot be parsed.
         known: facts found before, as :attr:`known` of an earlier object.
     """
 
@@ -108,7 +112,7 @@ class Facts:
         name: str,
         path: str,
         is_package: bool,
-        load: Callable[[], SourceModule],
+        load: Load,
         known: dict[str, Any] | None = None,
         changed: Callable[[Facts], None] | None = None,
     ) -> None:
@@ -124,10 +128,11 @@ class Facts:
     @property
     def source(self) -> SourceModule:
         if self._source is None:
-            self._source = self._load()
+            known = self.known.get("file")
+            self._source = self._load(self.bindings if isinstance(known, dict) and "bindings" in known else None)
         return self._source
 
-    def load_from(self, load: Callable[[], SourceModule]) -> None:
+    def load_from(self, load: Load) -> None:
         """Another tree has the same file; the one that it was found in first may be closed by the time it is read."""
         self._load = load
 
@@ -144,7 +149,7 @@ class Facts:
                 found = self._memory[kind, key] = revive(table[key])
                 return found
             except (KeyError, TypeError, ValueError, AttributeError):
-                pass  # a damaged file of the cache; the fact is found again
+                del table[key]  # a damaged file of the cache; the fact is found again
         table[key] = _plain(find())
         if self._changed is not None:
             self._changed(self)
@@ -152,17 +157,13 @@ class Facts:
         return found
 
     @property
-    def binds(self) -> frozenset[str]:
-        """Names that the module binds at top level."""
-        found: frozenset[str] = self._get("file", "binds", lambda: list(self.source.bindings), frozenset)
-        return found
+    def bindings(self) -> dict[str, list[int]]:
+        """By name, the top-level statements that bind or change it, see :attr:`SourceModule.bindings`."""
+        return self._get("file", "bindings", lambda: self.source.bindings, _revive_bindings)  # type: ignore[no-any-return]
 
     def last_binding(self, name: str) -> int:
         """Index of the last top-level statement that binds or changes a name; -1 when none does."""
-        if name not in self.binds or not self.stars:
-            return -1 if name not in self.binds else 0
-        found: int = self._get("last", name, lambda: self.source.bindings[name][-1], int)
-        return found
+        return self.bindings[name][-1] if name in self.bindings else -1
 
     def replaces(self, name: str) -> int:
         """Index of the last top-level statement that binds a name whatever it was before; -1 when there is none."""
@@ -181,7 +182,7 @@ class Facts:
         return bool(hidden or (name in listed if listed is not None else not name.startswith("_")))
 
     def imports_of(self, name: str) -> list[Import]:
-        if name not in self.binds:
+        if name not in self.bindings:
             return []
         return self._get("imports", name, lambda: self.source.imports_of(name), _imports)  # type: ignore[no-any-return]
 
@@ -470,6 +471,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _revive_bindings(data: dict[str, list[int]]) -> dict[str, list[int]]:
+    if not all(at and all(type(index) is int for index in at) for at in data.values()):
+        raise ValueError("not the indices of statements")
+    return data
+
+
 def _imports(items: list[dict[str, Any]]) -> list[Import]:
     return [Import(**item) for item in items]
 
@@ -534,7 +541,7 @@ class FactsStore:
         self._fresh: dict[Path, dict[str, Any]] = {}
         weakref.finalize(self, _write, self._fresh)
 
-    def facts(self, name: str, path: str, is_package: bool, blob: str, load: Callable[[], SourceModule]) -> Facts:
+    def facts(self, name: str, path: str, is_package: bool, blob: str, load: Load) -> Facts:
         file = self._folder / blob[:2] / f"{blob[2:]}-{name[-80:]}.json"
         known: dict[str, Any] | None = None
         try:

@@ -13,7 +13,6 @@ import __future__
 import ast
 import builtins
 import contextlib
-import copy
 import importlib
 import sys
 import types
@@ -41,7 +40,7 @@ from difftest.lift.source import (
 )
 from difftest.lift.sources import Sources
 from difftest.lift.standins import StandIns
-from difftest.lift.statements import FunctionNode
+from difftest.lift.statements import FunctionNode, all_nodes, copied
 from difftest.lift.torch_helpers import KERNEL_HELPERS, kernel_helpers
 from difftest.lift.uses import annotation_uses, find_uses
 
@@ -368,7 +367,7 @@ class Loader:
         """Execute a statement, once for each name that it binds."""
         whole = source.statements[index]
         if kept is whole:
-            names = names | source.binds(whole) | source.effects(whole)
+            names = names | source.names_of(index)
         marks = {(source.name, index, name) for name in names} - self._running
         self._running |= marks
         try:
@@ -410,15 +409,15 @@ class Loader:
 
     def _rewritten(self, source: SourceModule, statement: ast.stmt) -> ast.stmt:
         """The statement, or a copy of it with what must be changed for it to do in an arm what it does in its tree."""
-        nodes = list(ast.walk(statement))
+        nodes = all_nodes(statement)
         changes: list[ast.NodeTransformer] = []
         if not source.postpones_annotations and any(map(is_quoted, nodes)):
             changes.append(Unquoted())
         if any(map(concerns_operators, nodes)):
             changes.append(OperatorNamespaces(self, source))
-        if any(map(is_own_name, nodes)):
+        if b"__name__" in source.data and any(map(is_own_name, nodes)):
             changes.append(ProductionName(source.name))
-        changed = copy.deepcopy(statement) if changes else statement
+        changed = copied(statement) if changes else statement
         for change in changes:
             changed = change.visit(changed)
         return changed

@@ -301,7 +301,7 @@ class Resolver:
                 self.name(step, name, chain[0], [chain[1:]], via)
                 return
             if self.sources.facts(f"{name}.{chain[0]}") is None and not self._standin(step, f"{name}.{chain[0]}"):
-                if "__getattr__" in facts.binds:
+                if "__getattr__" in facts.bindings:
                     for table, _ in facts.entries(chain[0]):
                         step.needs.append(((name, f"{table}[{chain[0]!r}]"), via))
                     step.needs.append(((name, "__getattr__"), via))

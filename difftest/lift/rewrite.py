@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 
+_ANNOTATED = {ast.arg: "annotation", ast.AnnAssign: "annotation"} | dict.fromkeys(
+    (ast.FunctionDef, ast.AsyncFunctionDef), "returns"
+)
+"""By the kind of a node, its field that is an annotation."""
+
 
 def is_quoted(node: ast.AST) -> bool:
     """Whether a node has an annotation that is written as a string."""
-    written = (getattr(node, "annotation", None), getattr(node, "returns", None))
-    return any(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in written)
+    name = _ANNOTATED.get(type(node))
+    written = None if name is None else getattr(node, name)
+    return isinstance(written, ast.Constant) and isinstance(written.value, str)
 
 
 class Unquoted(ast.NodeTransformer):
@@ -21,16 +27,15 @@ class Unquoted(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
         if is_quoted(node):
-            for name in ("annotation", "returns"):
-                written = getattr(node, name, None)
-                if isinstance(written, ast.Constant) and isinstance(written.value, str):
-                    try:
-                        bare = ast.parse(written.value.strip(), mode="eval").body
-                    except (SyntaxError, ValueError):
-                        continue  # not an expression, so nothing can read it as one
-                    for inner in ast.walk(bare):
-                        ast.copy_location(inner, written)
-                    setattr(node, name, bare)
+            name = _ANNOTATED[type(node)]
+            written = getattr(node, name)
+            try:
+                bare = ast.parse(written.value.strip(), mode="eval").body
+            except (SyntaxError, ValueError):
+                return node  # not an expression, so nothing can read it as one
+            for inner in ast.walk(bare):
+                ast.copy_location(inner, written)
+            setattr(node, name, bare)
         return node
 
 

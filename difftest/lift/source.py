@@ -49,32 +49,47 @@ class Star:
 
 
 class SourceModule:
-    """One parsed file of a tree.
+    """One file of a tree, parsed.
 
     Args:
         name: dotted module name inside the tree.
         path: posix path of the file, relative to the tree's root.
         data: the file's bytes.
         is_package: whether the file is an `__init__.py`.
+        bindings: what :attr:`bindings` was when the same file was parsed before. It is parsed again once more than that
+            is asked for.
 
     Raises:
         LiftError: the file is not Python that this interpreter can parse.
     """
 
-    def __init__(self, name: str, path: str, data: bytes, is_package: bool) -> None:
+    def __init__(
+        self, name: str, path: str, data: bytes, is_package: bool, bindings: dict[str, list[int]] | None = None
+    ) -> None:
         self.name = name
         self.path = path
         self.data = data
         self.is_package = is_package
         self.package = name if is_package else name.rpartition(".")[0]
-        try:
-            self.tree = parse(data, path)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise LiftError(f"{path} cannot be parsed by this Python: {error}") from None
-        self.statements = self.tree.body
         self._effects: dict[int, tuple[ast.stmt, frozenset[str]]] = {}  # holds the node, so that its id stays its own
         self._binds: dict[int, tuple[ast.stmt, frozenset[str]]] = {}
         self._imports: dict[str, list[Import]] = {}
+        if bindings is None:
+            self.tree  # noqa: B018
+        else:
+            self.bindings = bindings
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        try:
+            return parse(self.data, self.path)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise LiftError(f"{self.path} cannot be parsed by this Python: {error}") from None
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """The top-level statements, in source order."""
+        return self.tree.body
 
     # -- what is bound --------------------------------------------------------------------------------------------
 
@@ -98,7 +113,8 @@ class SourceModule:
 
     def binding(self, name: str) -> list[int]:
         """Indices of the statements that bind or change a name, or may do so."""
-        return self.bindings.get(name, self.computed)
+        found = self.bindings.get(name)
+        return self.computed if found is None else found
 
     def replaces(self, name: str) -> int:
         """Index of the last top-level statement that binds a name whatever it was before; -1 when there is none."""
@@ -114,6 +130,21 @@ class SourceModule:
                     found.update(_bound_in_namespace(inner))
             self._binds[key] = node, frozenset(found)
         return self._binds[key][1]
+
+    def names_of(self, index: int) -> frozenset[str]:
+        """Names that a top-level statement binds or changes; ANY when it binds computed ones."""
+        if self._uses_namespaces:
+            node = self.statements[index]
+            return self.binds(node) | self.effects(node)
+        return self._names_by_statement.get(index, frozenset())
+
+    @cached_property
+    def _names_by_statement(self) -> dict[int, frozenset[str]]:
+        found: dict[int, list[str]] = {}
+        for name, indices in self.bindings.items():
+            for index in indices:
+                found.setdefault(index, []).append(name)
+        return {index: frozenset(names) for index, names in found.items()}
 
     @cached_property
     def _uses_namespaces(self) -> bool:

@@ -21,6 +21,7 @@ class Sources:
         blob: path -> content id; facts of modules with equal ids and names are shared through `shared`.
         store: keeps facts between runs.
         paths: folder -> the files in it and below it.
+        known: dotted name -> facts of the module that are known, as :attr:`Facts.known`.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Sources:
         shared: dict[tuple[str, str], Facts] | None = None,
         store: FactsStore | None = None,
         paths: Callable[[str], list[str]] | None = None,
+        known: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
         self._find = find
         self._read = read
@@ -38,6 +40,7 @@ class Sources:
         self._shared = shared if shared is not None else {}
         self._store = store
         self._paths = paths
+        self._known = known
         self._listed: dict[str, list[str]] = {}
         self._blobs: dict[str, str] = {}
         self._facts: dict[str, Facts | None] = {}
@@ -66,19 +69,19 @@ class Sources:
         path, is_package = found
         if path is None:
             folder = name.replace(".", "/")
-            return Facts(name, folder, True, lambda: SourceModule(name, folder, b"", True))
+            return Facts(name, folder, True, lambda _: SourceModule(name, folder, b"", True))
         blob = self._blob(path) if self._blob else None
         if blob is None:
             data = self._read(path)
             if data is None:
                 return None
-            return Facts(name, path, is_package, lambda: SourceModule(name, path, data, is_package))
+            return Facts(name, path, is_package, lambda known: SourceModule(name, path, data, is_package, known))
 
-        def load() -> SourceModule:
+        def load(bindings: dict[str, list[int]] | None) -> SourceModule:
             data = self._read(path)
             if data is None:
                 raise LiftError(f"{path} cannot be read any more")
-            return SourceModule(name, path, data, is_package)
+            return SourceModule(name, path, data, is_package, bindings)
 
         facts = self._shared.get((name, blob))
         if facts is not None and facts.path == path:
@@ -87,7 +90,7 @@ class Sources:
         facts = (
             self._store.facts(name, path, is_package, blob, load)
             if self._store is not None
-            else Facts(name, path, is_package, load)
+            else Facts(name, path, is_package, load, None if self._known is None else self._known(name))
         )
         self._shared[name, blob] = facts
         return facts
@@ -137,7 +140,7 @@ class Sources:
         """The module that `module` has a name from by a star import before it binds the name itself, where that may
         show: `try: C; except NameError: C = 2`."""
         facts = self.facts(module)
-        for star in reversed(facts.stars) if facts is not None and name in facts.binds else ():
+        for star in reversed(facts.stars) if facts is not None and name in facts.bindings else ():
             target = self.facts(star.module) if self.owns(star.module) else None
             if target is not None and target.exports(name) and self.provider(star.module, name) is not None:
                 return star.module if facts is not None and facts.replaces(name) < star.index else None
@@ -148,7 +151,7 @@ class Sources:
         facts = self.facts(module) if module not in seen and self.owns(module) else None
         if facts is None:
             return set()
-        found = set(facts.binds)
+        found = set(facts.bindings)
         for star in facts.stars:
             target = self.facts(star.module)
             found |= {n for n in self.names(star.module, seen | {module}) if target is not None and target.exports(n)}

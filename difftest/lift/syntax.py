@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 
+_kept = False
 _SKIPPED = frozenset({"type_comment", "ctx", "kind", "type_params", "type_ignores"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -153,16 +154,29 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 def parse(data: bytes, path: str = "<unknown>") -> ast.Module:
     """The syntax tree of a file, in half the time: no cycle can be among nodes that come to be, so none is looked for.
 
+    In a process that keeps its trees (:func:`keep_trees`), none is looked for later, either.
+
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: it is not Python that this interpreter can parse.
     """
     collects = gc.isenabled()
+    kept = _kept and collects
+    if kept:
+        gc.collect(1)  # or what nobody holds any more would be kept as well
     gc.disable()
     try:
         return ast.parse(data, filename=path)
     finally:
+        if kept:
+            gc.freeze()
         if collects:
             gc.enable()
+
+
+def keep_trees() -> None:
+    """Tell that this process holds on to the trees that it parses until it ends."""
+    global _kept
+    _kept = True
 
 
 def source_lines(data: bytes | None) -> list[str]:

@@ -205,6 +205,7 @@ class Child:
     def __init__(self, setup: dict[str, Any], targets: dict[str, Any], slot: dict[str, Any]) -> None:
         from difftest.call.rng import GlobalStates
         from difftest.lift.loader import module_prefix
+        from difftest.lift.syntax import keep_trees
 
         self.setup = setup
         self.targets = targets
@@ -233,6 +234,7 @@ class Child:
         self.arms: dict[tuple[str, str], Any] = {}
         self.shared: dict[tuple[str, str], Any] = {}  # parsed files: most are the same in all arms
         self.hosts: list[str] = []  # what is known of hosts, as JSON; an arm is loaded for each
+        keep_trees()
         self.pid = os.getpid()
         self.called: set[str] = set()  # arms
         self.exit = os._exit
@@ -313,12 +315,14 @@ class Child:
             data = read(path)
             return None if data is None else hashlib.sha256(data).hexdigest()
 
+        def facts(name: str) -> dict[str, Any]:
+            return dict(self.ask({"facts": [label, name]}))
+
         os.environ["TRITON_CACHE_DIR"] = info["triton_cache"]
         standins = standins_for(info["package"], self.setup.get("host"), host)
         name = f"{label}-host{self.hosts.index(known_of_host)}" if known_of_host else label
-        loader = Loader(
-            name, Sources(find, read, blob, self.shared), standins, lambda source: str(Path(folder, source.path))
-        )
+        sources = Sources(find, read, blob, self.shared, known=facts)
+        loader = Loader(name, sources, standins, lambda source: str(Path(folder, source.path)))
         loader.expect_effects((module, (changed, name), lazy) for module, changed, name, lazy in info["effects"])
         arm = self.arms[label, known_of_host] = LiftedArm(label, loader, self.device)
         self._prefixes = sorted({*self._prefixes, loader.prefix}, key=len, reverse=True)
