@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from difftest.errors import LiftError
@@ -21,7 +21,7 @@ class Sources:
         blob: path -> content id; facts of modules with equal ids and names are shared through `shared`.
         store: keeps facts between runs.
         paths: folder -> the files in it and below it.
-        known: dotted name -> facts of the module that are known, as :attr:`Facts.known`.
+        known: by dotted name, facts of the tree's modules that are known, as :meth:`known` gives them.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Sources:
         shared: dict[tuple[str, str], Facts] | None = None,
         store: FactsStore | None = None,
         paths: Callable[[str], list[str]] | None = None,
-        known: Callable[[str], dict[str, Any]] | None = None,
+        known: Mapping[str, dict[str, Any]] | None = None,
     ) -> None:
         self._find = find
         self._read = read
@@ -40,7 +40,7 @@ class Sources:
         self._shared = shared if shared is not None else {}
         self._store = store
         self._paths = paths
-        self._known = known
+        self._known = known or {}
         self._listed: dict[str, list[str]] = {}
         self._blobs: dict[str, str] = {}
         self._facts: dict[str, Facts | None] = {}
@@ -61,6 +61,14 @@ class Sources:
         if name not in self._facts:
             self._facts[name] = self._load(name)
         return self._facts[name]
+
+    def known(self, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """By module, those facts of some kinds that were found so far, as plain data."""
+        return {
+            name: {kind: facts.known[kind] for kind in kinds if kind in facts.known}
+            for name, facts in self._facts.items()
+            if facts is not None
+        }
 
     def _load(self, name: str) -> Facts | None:
         found = self._find(name) if name else None
@@ -90,7 +98,7 @@ class Sources:
         facts = (
             self._store.facts(name, path, is_package, blob, load)
             if self._store is not None
-            else Facts(name, path, is_package, load, None if self._known is None else self._known(name))
+            else Facts(name, path, is_package, load, self._known.get(name))
         )
         self._shared[name, blob] = facts
         return facts

@@ -25,6 +25,8 @@ from difftest.target import Target
 from difftest.trees import Tree
 from difftest.trees.cache import cache_folder
 
+_FOR_LOADING = ("file", "imports", "member", "replaces")
+"""Facts of a module that loading it asks for, too."""
 _GIVE_CASES = "give cases of your own with --cases-from FILE"
 
 
@@ -393,6 +395,7 @@ def arm_setup(arm: ArmSource, package: str, scratch: Path) -> dict[str, Any]:
         "effects": [(module, *key, lazy) for (module, key), lazy in arm.effects.items()],
         "folder": str(arm.folder),
         "modules": dict(arm.found),
+        "facts": arm.sources.known(_FOR_LOADING),
         "packages": [p for p in arm.tree.top_level_packages() if (m := arm.find(p)) and m[0]] or [package],
         "package": package,
         "triton_cache": str(scratch / f"triton-{arm.label}"),

@@ -40,10 +40,6 @@ MAX_RENEWALS = 60
 """How often one case that is made small may go on in a new child; more often than it ever wants to."""
 SILENT_SECONDS = 120.0
 """How long a child may do nothing but build cases, or be lost in code under test after a call, before it is killed."""
-QUESTIONS = frozenset({"find", "read", "facts"})
-"""What a child may ask, see :func:`answer`."""
-FOR_LOADING = ("file", "imports", "member", "replaces")
-"""Facts of a module that loading it asks for."""
 _SAME_STEP = 0.02  # seconds: what two readings of when a step of a child began may be apart
 WORKER = "difftest.run.worker"
 """The program that runs cases."""
@@ -399,7 +395,7 @@ class _Loop:
             self.supervisor.sandbox = message["sandbox"]
             self.idle.add(slot)
             self.dispatch()
-        elif not QUESTIONS.isdisjoint(message):
+        elif "find" in message or "read" in message:
             channel.send({"answer": answer(self.arms, message)})
         elif "fault" in message:
             unit = self.units[message["fault"]]
@@ -619,20 +615,15 @@ class _Loop:
 
 
 def answer(arms: Mapping[str, ArmSource], question: Mapping[str, Any]) -> Any:
-    """What a child asks while it lifts: where a module is (`find`), that a file be made real (`read`), or what planning
-    has found of a module that loading it asks for, too (`facts`)."""
+    """What a child asks while it lifts: where a module is (`find`), or that a file be made real (`read`)."""
     if "read" in question:
         label, path = question["read"]
         return arms[label].write(path)
-    if "facts" in question:
-        label, name = question["facts"]
-        found = arms[label].sources.facts(name)
-        return {} if found is None else {kind: found.known[kind] for kind in FOR_LOADING if kind in found.known}
     label, name = question["find"]
-    place = arms[label].find(name)
-    if place is not None and place[0] is not None:
-        arms[label].write(place[0])
-    return place
+    found = arms[label].find(name)
+    if found is not None and found[0] is not None:
+        arms[label].write(found[0])
+    return found
 
 
 def status_text(status: int) -> str:

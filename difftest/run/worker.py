@@ -315,13 +315,10 @@ class Child:
             data = read(path)
             return None if data is None else hashlib.sha256(data).hexdigest()
 
-        def facts(name: str) -> dict[str, Any]:
-            return dict(self.ask({"facts": [label, name]}))
-
         os.environ["TRITON_CACHE_DIR"] = info["triton_cache"]
         standins = standins_for(info["package"], self.setup.get("host"), host)
         name = f"{label}-host{self.hosts.index(known_of_host)}" if known_of_host else label
-        sources = Sources(find, read, blob, self.shared, known=facts)
+        sources = Sources(find, read, blob, self.shared, known=info["facts"])
         loader = Loader(name, sources, standins, lambda source: str(Path(folder, source.path)))
         loader.expect_effects((module, (changed, name), lazy) for module, changed, name, lazy in info["effects"])
         arm = self.arms[label, known_of_host] = LiftedArm(label, loader, self.device)
