@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Pool
 
@@ -179,7 +179,7 @@ def logits_processors(arm: Arm, batch: int, requests: Sequence[Mapping[str, Any]
         for one in made:
             one.update_state(update)
     container = arm.first(*PROCESSORS)
-    if "logitsprocs" in inspect.signature(container).parameters:
+    if "logitsprocs" in takes(container):
         return container(made)
     return container(
         argmax_invariant=[one for one in made if one.is_argmax_invariant()],

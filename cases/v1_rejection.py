@@ -8,7 +8,6 @@ case whose probabilities are made inside the call never starts with one, and all
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from difftest.cases import axes, rejection_oracles, relations, shapes
 from difftest.cases.axes import Row, Stream, cases_from
 from difftest.cases.v1_metadata import METADATA as SAMPLING_METADATA
 from difftest.cases.v1_metadata import PROCESSORS
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Sampling, Shape, Target
 
@@ -97,7 +97,7 @@ def mark_greedy(arm: Arm, pool: Pool) -> None:
     if temperature is None or not arm.has(GREEDY) or arm.get(GREEDY) != -1:
         return
     # A sampler that is told whether all requests are random divides by 1 where the temperature is 0.
-    told = arm.has(APPLY_TEMPERATURE) and "all_random" in inspect.signature(arm.get(APPLY_TEMPERATURE)).parameters
+    told = arm.has(APPLY_TEMPERATURE) and "all_random" in takes(arm.get(APPLY_TEMPERATURE))
     if not told:
         arm.note("greedy requests have temperature -1 in this version")
         temperature[temperature == 0] = -1.0

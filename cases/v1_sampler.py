@@ -7,7 +7,6 @@ logits processors, logprobs of chosen ids and every logprobs mode, alone and in 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Invariant, Pool, Prepare, Relation, Sampling, Shape, Target
 
@@ -34,11 +34,11 @@ def make_sampler(arm: Arm, pool: Pool) -> Any:
         ApiChange: this version's sampler has no such mode, or no such noise.
     """
     cls = arm.get(SAMPLER)
-    takes = inspect.signature(cls).parameters
+    taken = takes(cls)
     mode, fp64 = pool.get("logprobs_mode", MODES[0]), pool.get("use_fp64_gumbel", False)
-    if mode != MODES[0] and "logprobs_mode" not in takes:
+    if mode != MODES[0] and "logprobs_mode" not in taken:
         raise ApiChange("Sampler has no logprobs_mode")
-    if fp64 and "use_fp64_gumbel" not in takes:
+    if fp64 and "use_fp64_gumbel" not in taken:
         raise ApiChange("Sampler has no use_fp64_gumbel")
     fields = {"logprobs_mode": metadata.logprobs_mode(arm, mode), "use_fp64_gumbel": fp64}
     with metadata.platform(arm, pool.get("platform", metadata.PLATFORMS[0])):
@@ -317,9 +317,9 @@ def _step_cases() -> Iterator[Case]:
 
 def checked(function: Callable[..., Any], pool: Pool, *names: str) -> None:
     """Refuse a case that switches on what this version's function cannot be asked for."""
-    takes = inspect.signature(function).parameters
+    taken = takes(function)
     for name in names:
-        if pool.get(name) and name not in takes:
+        if pool.get(name) and name not in taken:
             raise ApiChange(f"{function.__qualname__} has no {name}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 
 import torch
@@ -19,6 +18,7 @@ from difftest.cases.v1_sampler import (
     sampler_target,
     token_ids,
 )
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Pool, Prepare
 
 
@@ -176,7 +176,7 @@ def _prepare_specific(arm: Arm, pool: Pool) -> Call:
     sampler = make_sampler(arm, pool)
     function = sampler.gather_specific_token_logprobs
     fields = dict(pool)
-    if "logprobs" in inspect.signature(function).parameters:
+    if "logprobs" in takes(function):
         fields["logprobs"] = sampler.compute_logprobs(pool["logits"])
         arm.note("logprobs are made from the case's logits before the call")
     kwargs = arm.bind(function, fields)

@@ -7,7 +7,6 @@ milliseconds a row, so its cases are few and the most telling come first.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases import v1_metadata as metadata
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Sampling, Target
 
@@ -269,7 +269,7 @@ def _prepare_sample(arm: Arm, pool: Pool) -> Call:
 
 def _demand_parameter(function: Any, pool: Pool, name: str) -> None:
     """Refuse a case that switches on a feature which this version lacks."""
-    if pool.get(name) and name not in inspect.signature(function).parameters:
+    if pool.get(name) and name not in takes(function):
         raise ApiChange(f"{function.__qualname__} has no {name}")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from difftest.cases.axes import FAR_ROWS, LOGITS, Stream, Tensor, guarded, lay_out
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Pool, Prepare
 
@@ -164,11 +165,6 @@ def row_positions(pattern: str, rows: int, s: Stream) -> Tensor:
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------
-
-
-def takes(function: Any) -> tuple[str, ...]:
-    """Names of what a function or a Triton kernel takes."""
-    return tuple(inspect.signature(getattr(function, "fn", function)).parameters)
 
 
 def expanded_only(arm: Arm, function: Any, values: Mapping[str, Any]) -> dict[str, Any]:

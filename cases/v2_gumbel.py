@@ -21,8 +21,8 @@ from difftest.cases.v2_batch import (
     row_positions,
     slot_seeds,
     strides,
-    takes,
 )
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Pool, Sampling, Target
 
 GUMBEL_SAMPLE = (f"{GPU}.sample.gumbel:gumbel_sample", f"{GPU}.sampler:gumbel_sample")

@@ -10,8 +10,9 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, block_of, by_name, guarded_logits, map_rows, slots_for, takes
+from difftest.cases.v2_batch import GPU, block_of, by_name, guarded_logits, map_rows, slots_for
 from difftest.cases.v2_state import sampling_params
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Pool, Target
 
 TOKEN_LOGPROBS = (f"{GPU}.sample.logprob:compute_token_logprobs", f"{GPU}.sampler:compute_token_logprobs")

@@ -8,7 +8,8 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
-from difftest.cases.v2_batch import GPU, MAPPINGS, map_rows, per_slot, takes
+from difftest.cases.v2_batch import GPU, MAPPINGS, map_rows, per_slot
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_MIN_P = (f"{GPU}.sample.min_p:apply_min_p",)

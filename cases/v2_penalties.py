@@ -14,7 +14,7 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, slots_for, takes
+from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, slots_for
 from difftest.cases.v2_state import (
     LENGTHS,
     add_request,
@@ -28,6 +28,7 @@ from difftest.cases.v2_state import (
     snapshot,
     token_state,
 )
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_PENALTIES = (f"{GPU}.sample.penalties:apply_penalties", f"{GPU}.penalties:apply_penalties")

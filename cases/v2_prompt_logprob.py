@@ -13,8 +13,9 @@ import torch
 
 from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, SLOTS, by_name, slots_for, takes
+from difftest.cases.v2_batch import GPU, SLOTS, by_name, slots_for
 from difftest.cases.v2_state import sampling_params, token_state
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Pool, Target
 
 TOKEN_IDS = f"{GPU}.sample.prompt_logprob:get_prompt_logprobs_token_ids"

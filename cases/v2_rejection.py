@@ -28,8 +28,8 @@ from difftest.cases.v2_batch import (
     row_positions,
     slot_seeds,
     strides,
-    takes,
 )
+from difftest.cases.versions import takes
 from difftest.target import Arm, Call, Case, Invariant, Pool, Relation, Sampling, Target
 
 SPEC = f"{GPU}.spec_decode"

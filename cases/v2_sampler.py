@@ -12,7 +12,7 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
-from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of, takes
+from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of
 from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
 from difftest.cases.v2_state import (
     SAMPLING_DEFAULTS,
@@ -23,6 +23,7 @@ from difftest.cases.v2_state import (
     methods,
     request_slots,
 )
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Invariant, Pool, Target
 

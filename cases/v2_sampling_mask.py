@@ -15,7 +15,8 @@ import torch
 
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
-from difftest.cases.v2_batch import GPU, block_of, guarded_logits, launch, takes
+from difftest.cases.v2_batch import GPU, block_of, guarded_logits, launch
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 

@@ -14,7 +14,8 @@ import torch
 
 from difftest.cases import relations
 from difftest.cases.axes import Stream, guarded
-from difftest.cases.v2_batch import SLOTS, expanded_only, takes
+from difftest.cases.v2_batch import SLOTS, expanded_only
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Pool, Relation
 

@@ -12,7 +12,8 @@ import torch
 
 from difftest.cases import axes, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
-from difftest.cases.v2_batch import GPU, guarded_logits, launch, rows_of, strides, takes
+from difftest.cases.v2_batch import GPU, guarded_logits, launch, rows_of, strides
+from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 

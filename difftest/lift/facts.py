@@ -95,15 +95,14 @@ class Member:
     constant: bool = False
 
 
-Load = Callable[[dict[str, list[int]] | None], SourceModule]
+Load = Callable[[bool], SourceModule]
 
 
 class Facts:
     """The facts of one file, each found when it is asked for.
 
     Args:
-        load: parses the file; it is given the file's bindings where they are known, and need not parse it before more
-            is asked for. Raises LiftError when it cannot be parsed.
+        load: parses the file; lazily if it is told to. Raises LiftError when it cannot be parsed.
         known: facts found before, as :attr:`known` of an earlier object.
     """
 
@@ -127,9 +126,19 @@ class Facts:
 
     @property
     def source(self) -> SourceModule:
+        return self.module(lazy=bool(self.known))
+
+    def module(self, lazy: bool) -> SourceModule:
+        """The file.
+
+        Args:
+            lazy: it need not be parsed yet, and may turn out to be none that can be.
+        """
         if self._source is None:
+            self._source = self._load(lazy)
             known = self.known.get("file")
-            self._source = self._load(self.bindings if isinstance(known, dict) and "bindings" in known else None)
+            if isinstance(known, dict) and "bindings" in known:
+                self._source.bindings = self.bindings
         return self._source
 
     def load_from(self, load: Load) -> None:

@@ -176,7 +176,7 @@ class Loader:
         if name in self.modules:
             return self.modules[name]
         whole = name in self.standins.items
-        source = self.sources.module(name)
+        source = self.sources.module(name, lazy=whole)
         if source is None and not whole:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         if source is not None:

@@ -56,16 +56,13 @@ class SourceModule:
         path: posix path of the file, relative to the tree's root.
         data: the file's bytes.
         is_package: whether the file is an `__init__.py`.
-        bindings: what :attr:`bindings` was when the same file was parsed before. It is parsed again once more than that
-            is asked for.
+        lazy: the same file was parsed before, so it is parsed once that is needed.
 
     Raises:
         LiftError: the file is not Python that this interpreter can parse.
     """
 
-    def __init__(
-        self, name: str, path: str, data: bytes, is_package: bool, bindings: dict[str, list[int]] | None = None
-    ) -> None:
+    def __init__(self, name: str, path: str, data: bytes, is_package: bool, lazy: bool = False) -> None:
         self.name = name
         self.path = path
         self.data = data
@@ -74,10 +71,8 @@ class SourceModule:
         self._effects: dict[int, tuple[ast.stmt, frozenset[str]]] = {}  # holds the node, so that its id stays its own
         self._binds: dict[int, tuple[ast.stmt, frozenset[str]]] = {}
         self._imports: dict[str, list[Import]] = {}
-        if bindings is None:
+        if not lazy:
             self.tree  # noqa: B018
-        else:
-            self.bindings = bindings
 
     @cached_property
     def tree(self) -> ast.Module:

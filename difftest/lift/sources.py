@@ -47,14 +47,17 @@ class Sources:
         self._providers: dict[tuple[str, str], Facts | None] = {}
         self.resolvers: dict[int, Any] = {}  # see :func:`difftest.lift.resolve.resolver_of`
 
-    def module(self, name: str) -> SourceModule | None:
+    def module(self, name: str, lazy: bool = False) -> SourceModule | None:
         """The parsed module, or None when the tree has no such module.
+
+        Args:
+            lazy: it need not be parsed yet.
 
         Raises:
             LiftError: the file cannot be parsed.
         """
         facts = self.facts(name)
-        return None if facts is None else facts.source
+        return None if facts is None else facts.module(lazy) if lazy else facts.source
 
     def facts(self, name: str) -> Facts | None:
         """What is known of a module, or None when the tree has no such module. Its file may not be parsed yet."""
@@ -83,13 +86,13 @@ class Sources:
             data = self._read(path)
             if data is None:
                 return None
-            return Facts(name, path, is_package, lambda known: SourceModule(name, path, data, is_package, known))
+            return Facts(name, path, is_package, lambda lazy: SourceModule(name, path, data, is_package, lazy))
 
-        def load(bindings: dict[str, list[int]] | None) -> SourceModule:
+        def load(lazy: bool) -> SourceModule:
             data = self._read(path)
             if data is None:
                 raise LiftError(f"{path} cannot be read any more")
-            return SourceModule(name, path, data, is_package, bindings)
+            return SourceModule(name, path, data, is_package, lazy)
 
         facts = self._shared.get((name, blob))
         if facts is not None and facts.path == path:
