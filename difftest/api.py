@@ -42,7 +42,7 @@ from difftest.result import (
     overall,
 )
 from difftest.run import found as found_cases
-from difftest.run.causes import Differing, find_causes, mismatch_of
+from difftest.run.causes import Differing, find_causes, look_ahead, mismatch_of
 from difftest.run.plan import (
     ArmSource,
     Planned,
@@ -443,6 +443,8 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         signatures=[text for text in {state.planned[i].outline.signature: None for i in todo} if text],
     )
 
+    known = look_ahead({i: state.planned[i] for i in todo}, state.base, state.heads, supervisor.starting)
+
     def finished(unit: Unit) -> None:
         position = unit.planned
         if all(u.finished for u in shares[position]):
@@ -477,7 +479,7 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     }
     allowed = max(EXPLAIN_SECONDS, EXPLAIN_SHARE * (time.monotonic() - began))
     seconds = min(allowed, options.budget or allowed) if options.explain else None
-    state.results |= find_causes(differing, supervisor, unit_options, seconds)
+    state.results |= find_causes(differing, supervisor, unit_options, seconds, known)
 
 
 def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from difftest.explain.changes import RUN_BY_LOADING, closure_changes, lines_to_trace, marked
 from difftest.explain.groups import CaseGroup, case_groups, signatures
 from difftest.lift.lines import function_lines
-from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Change, Group, Kind, Mismatch, TargetResult, Way
+from difftest.result import GROUPS_SHOWN, WAYS_SHOWN, Group, Kind, Mismatch, TargetResult, Way
 from difftest.run.plan import ArmSource, Planned
 from difftest.run.protocol import LOOKS
 from difftest.run.supervisor import Supervisor, Unit
@@ -40,21 +41,57 @@ class Differing:
     result: TargetResult
 
 
+class Changed:
+    """In what the code of a target's two versions differs."""
+
+    def __init__(self, planned: Planned, arms: tuple[ArmSource, ArmSource]) -> None:
+        self._reads = dict(zip(("base", "head"), (arm.tree.read for arm in arms), strict=True))
+        self.changes = closure_changes(planned.base.closure, planned.head.closure, *self._reads.values())
+        self.lines = lines_to_trace(self.changes)
+
+    @cached_property
+    def runnable(self) -> dict[str, dict[str, frozenset[int]]]:
+        """Per arm and path, of the files of the changes, the lines that a call can run."""
+        return {
+            arm: {path: function_lines(read(path)) for path in self.lines[arm]} for arm, read in self._reads.items()
+        }
+
+
+def look_ahead(
+    planned: Mapping[int, Planned], base: ArmSource, heads: Sequence[ArmSource], busy: Callable[[], bool]
+) -> dict[int, Changed]:
+    """What :func:`find_causes` needs to know of the changed code of targets that may differ, while there is nothing
+    else to do.
+
+    Args:
+        busy: whether the worker, which takes its time to start, still does.
+    """
+    found: dict[int, Changed] = {}
+    for number, item in planned.items():
+        if item.code == "changed" and busy():
+            found[number] = Changed(item, (base, heads[item.head_index]))
+            if busy():
+                found[number].runnable  # noqa: B018
+    return found
+
+
 def find_causes(
-    found: Mapping[int, Differing], supervisor: Supervisor, options: Mapping[str, Any], seconds: float | None
+    found: Mapping[int, Differing],
+    supervisor: Supervisor,
+    options: Mapping[str, Any],
+    seconds: float | None,
+    known: Mapping[int, Changed],
 ) -> dict[int, TargetResult]:
     """The results with groups and changes, and what a look into the cases tells, when there is time for it.
 
     Args:
         found: by any number.
+        known: by the same number, what :func:`look_ahead` has found.
         options: those of the run (:meth:`Supervisor.run`).
         seconds: for all targets together; None runs no case again.
     """
     grouped = {n: case_groups(signatures(_told(each.units))) for n, each in found.items()}
-    changes = {
-        n: closure_changes(each.planned.base.closure, each.planned.head.closure, *(a.tree.read for a in each.arms))
-        for n, each in found.items()
-    }
+    changed = {n: known[n] if n in known else Changed(each.planned, each.arms) for n, each in found.items()}
     units: dict[int, list[Unit]] = {}
     if seconds is not None and found:
         children = len(supervisor.children)
@@ -63,7 +100,7 @@ def find_causes(
         looks = [(look,) for look in LOOKS] if len(found) * len(LOOKS) <= children else [LOOKS]
         for n, each in found.items():
             first = each.units[0]
-            asked = _asked(grouped[n], each, changes[n], min(seconds, each_seconds))
+            asked = _asked(grouped[n], each, changed[n], min(seconds, each_seconds))
             units[n] = [
                 Unit(
                     *(number, first.target, first.symbols, first.arms, (0, 1), first.timeout, n),
@@ -79,7 +116,7 @@ def find_causes(
             lambda unit: None,
             time.monotonic() + PATIENCE * seconds,
         )
-    return {n: _explained(each, grouped[n], changes[n], units.get(n, ())) for n, each in found.items()}
+    return {n: _explained(each, grouped[n], changed[n], units.get(n, ())) for n, each in found.items()}
 
 
 def _number(unit: Unit, case: int) -> int:
@@ -95,9 +132,9 @@ def _told(units: Sequence[Unit]) -> list[tuple[object, ...]]:
     ]
 
 
-def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Change], seconds: float) -> dict[str, Any]:
+def _asked(groups: Sequence[CaseGroup], each: Differing, changed: Changed, seconds: float) -> dict[str, Any]:
     added: dict[str, list[int]] = {}
-    for change in changes:
+    for change in changed.changes:
         lines = [x for x in change.lines if x.sign == "+" and not x.text.lstrip().startswith(RUN_BY_LOADING)]
         added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
     return {
@@ -106,19 +143,18 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changes: Sequence[Chang
         "places": [[[s.kind, s.place] for s in g.signatures] for g in groups[:GROUPS_SHOWN]],
         "alike": sorted(i for u in each.units if u.fuzz is None for i in u.alike),
         "unclear": sorted(i for u in each.units if u.fuzz is None for i in u.unclear),
-        "lines": lines_to_trace(changes),
+        "lines": changed.lines,
         "added": added,
         "seconds": seconds,
     }
 
 
-def _explained(
-    each: Differing, groups: Sequence[CaseGroup], changes: tuple[Change, ...], units: Sequence[Unit]
-) -> TargetResult:
+def _explained(each: Differing, groups: Sequence[CaseGroup], changed: Changed, units: Sequence[Unit]) -> TargetResult:
     told = {name: part for unit in units for name, part in unit.explained.items()}
     kept = [(_number(u, m["number"]), m) for u in each.units for m in u.mismatches]
     named = dict(reversed(kept))
     classes: Sequence[str | None] = told.get("classes", ())
+    changes = changed.changes
     shown = []
     for number, group in enumerate(groups[:GROUPS_SHOWN]):
         first = _first_of(group, kept)
@@ -148,12 +184,8 @@ def _explained(
             arm: {path: {int(n): str(who) for n, who in lines} for path, lines in files.items()}
             for arm, files in told["ran"].items()
         }
-        paths = lines_to_trace(changes)
-        lines = {
-            arm: {path: function_lines(source.tree.read(path)) for path in paths[arm]}
-            for arm, source in zip(("base", "head"), each.arms, strict=True)
-        }
-        changes = marked(changes, ran, lines, apart=bool(told.get("traced", {}).get("identical")))
+        apart = bool(told.get("traced", {}).get("identical"))
+        changes = marked(changes, ran, changed.runnable, apart)
     notes = (*each.result.notes, *dict.fromkeys(note for unit in units for note in unit.notes))
     return replace(
         each.result,

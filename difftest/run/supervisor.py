@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -279,6 +280,11 @@ class Supervisor:
             raise DifftestError(
                 f"the worker process ended: {self.last_words()}; run it again with fewer --jobs"
             ) from None
+
+    def starting(self) -> bool:
+        """Whether the worker has not said yet that it is ready, or that it cannot be."""
+        readable, _, _ = select.select([self.control.connection], [], [], 0)
+        return not readable
 
     def run(
         self,
