@@ -213,14 +213,20 @@ class Chance:
             if self._agree(runs, places):
                 chosen = schemes
                 break
-        other = self._call(index, BASE, case, pool, Noise(1), self._to_try(earlier)[0]).outcome
-        matters = isinstance(other, Outcome) and isinstance(first, Outcome) and other[:4] != first[:4]
+        usual = self._to_try(earlier)[0]
+        another = Noise(1)
+        other = self._call(index, BASE, case, pool, another, usual)
+        matters = isinstance(other.outcome, Outcome) and isinstance(first, Outcome) and other.outcome[:4] != first[:4]
         if chosen is None or self.unknown:
             return _Tried(False, False, matters)
-        noises = [Noise(n) for n in range(1, NOISES)] + [Noise(n, ends=True) for n in range(NOISES, NOISES + ENDS)]
+        noises = [another, *(Noise(n) for n in range(2, NOISES))] + [
+            Noise(n, ends=True) for n in range(NOISES, NOISES + ENDS)
+        ]
         inside = True
         for noise in noises if earlier is None else noises[-1:]:
-            runs = [self._call(index, arm, case, pool, noise, chosen) for arm in (BASE, HEAD)]
+            known = noise is another and chosen == usual
+            base = other if known else self._call(index, BASE, case, pool, noise, chosen)
+            runs = [base, self._call(index, HEAD, case, pool, noise, chosen)]
             if not self._agree(runs, places):
                 return _Tried(False, inside and noise.ends, matters, chosen)
         return _Tried(True, True, matters, chosen)

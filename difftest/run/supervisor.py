@@ -225,8 +225,12 @@ class Supervisor:
             environment["TRITON_INTERPRET"] = "1"
         inherited = [theirs.fileno(), *[other.fileno() for _, other in pairs]]
         forked = forkserver.begin(environment, self.log, inherited) if module == WORKER else None
-        command = python_command(module, str(theirs.fileno()), str(os.getpid()))
-        self.process = forked or forkserver.Begun(command, environment, self.log, inherited)
+        self.process: forkserver.Process
+        if forked is None:
+            command = python_command(module, str(theirs.fileno()), str(os.getpid()))
+            self.process = forkserver.Begun(command, environment, self.log, inherited)
+        else:
+            self.process = forked
         theirs.close()
         for _, other in pairs:
             other.close()
