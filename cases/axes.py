@@ -375,7 +375,7 @@ def text(value: object) -> str:
     """A value of an axis as labels show it."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
-    return str(value).removeprefix("torch.")
+    return value.__name__ if isinstance(value, type) else str(value).removeprefix("torch.")
 
 
 def label_of(row: Row, axes: Axes) -> str:
