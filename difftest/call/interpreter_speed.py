@@ -6,16 +6,18 @@ comes to its work, a result makes its shape out of objects anew, and a random nu
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from difftest.call.interpreter_operators import PLAIN, shortcuts
+from difftest.lift.statements import inner_nodes
 
 
 def hasten(interpreter: Any) -> None:
@@ -27,6 +29,7 @@ def hasten(interpreter: Any) -> None:
     _shapes(tl)
     _launches(interpreter, tl)
     _arguments(interpreter)
+    _rewriting(interpreter)
     _blocks()
     if hasattr(interpreter, "_LangPatchScope"):
         _operators(interpreter, tl)
@@ -126,6 +129,40 @@ def _launches(interpreter: Any, tl: Any) -> None:
     interpreter.GridExecutor.__call__ = call
     interpreter.inspect = _Signatures()
     tl.str_to_ty = functools.cache(tl.str_to_ty)
+
+
+_ASKED = {*("ast", "parse", "ast_transformer", "visit", "fix_missing_locations", "def_file_lineno", "increment_lineno")}
+"""Names in the method that places nodes; a version that asks for others does something else."""
+
+
+def _rewriting(interpreter: Any) -> None:
+    """A rewritten kernel's nodes are given their places in the file in one go over its tree, and not in four."""
+
+    def transform_ast(self: Any, source: str) -> ast.AST:
+        tree = self.ast_transformer.visit(ast.parse(source))
+        _place(tree, self.def_file_lineno - 1)
+        return cast(ast.AST, tree)
+
+    rewriter = interpreter.FunctionRewriter
+    if set(rewriter._transform_ast.__code__.co_names) == _ASKED:
+        rewriter._transform_ast = transform_ast
+
+
+def _place(tree: ast.AST, lines: int) -> None:
+    """Move a tree down by `lines`; a node without a place has that of the node above it."""
+    todo: list[tuple[Any, tuple[int, int, int, int]]] = [(tree, (1, 0, 1, 0))]
+    for node, above in todo:  # grows
+        at = above
+        if node._attributes:
+            first, column, last, end = above
+            own = vars(node)
+            first, column = own.get("lineno", first), own.get("col_offset", column)
+            last = last if own.get("end_lineno") is None else own["end_lineno"]
+            end = end if own.get("end_col_offset") is None else own["end_col_offset"]
+            at = first, column, last, end
+            node.lineno, node.end_lineno = first + lines, last + lines
+            node.col_offset, node.end_col_offset = column, end
+        todo += [(inner, at) for inner in inner_nodes(node)]
 
 
 def _blocks() -> None:

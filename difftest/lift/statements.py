@@ -75,16 +75,23 @@ def all_nodes(node: ast.AST) -> list[ast.AST]:
     """A node and all below it, as `ast.walk` has them, but no operators and contexts of names; twice as fast."""
     found = [node]
     for each in found:  # grows
-        kind = type(each)
-        inner = _INNER.get(kind)
-        if inner is None:
-            inner = _INNER[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
-        for name in inner:
-            value = getattr(each, name, None)
-            if type(value) is list:
-                found += [item for item in value if item is not None]
-            elif value is not None:
-                found.append(value)
+        found += inner_nodes(each)
+    return found
+
+
+def inner_nodes(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below a node, as `ast.iter_child_nodes` has them, but no operators and contexts of names."""
+    kind = type(node)
+    names = _INNER.get(kind)
+    if names is None:
+        names = _INNER[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+    found = []
+    for name in names:
+        value = getattr(node, name, None)
+        if type(value) is list:
+            found += [item for item in value if item is not None]
+        elif value is not None:
+            found.append(value)
     return found
 
 
