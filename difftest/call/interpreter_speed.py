@@ -201,7 +201,8 @@ _MISSING = object()
 
 
 class _Patches:
-    """Attributes set for a launch, and put back by `restore`; those of a module all at once.
+    """Attributes set for a launch. Those of a module are put back by `restore`, all at once; those of a class stay as
+    they are, since its objects are there in launches alone.
 
     Args:
         changes: owner, name and value of each; None changes nothing.
@@ -209,12 +210,13 @@ class _Patches:
 
     def __init__(self, changes: Iterable[tuple[Any, str, Any]] = ()) -> None:
         self.modules: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.others: list[tuple[Any, str, Any]] = []
+        self.classes: list[tuple[type, str, Any]] = []
         for owner, name, value in changes:
             if inspect.ismodule(owner):
                 self.modules.setdefault(id(owner), (owner, {}))[1][name] = value
             else:
-                self.others.append((owner, name, value))
+                assert isinstance(owner, type)
+                self.classes.append((owner, name, value))
 
     def apply(self) -> _Patches:
         """A copy of these, set."""
@@ -223,9 +225,9 @@ class _Patches:
             members = vars(module)
             scope.modules[id(module)] = (module, {name: members.get(name, _MISSING) for name in values})
             members.update(values)
-        for owner, name, value in self.others:
-            scope.others.append((owner, name, getattr(owner, name, _MISSING)))
-            setattr(owner, name, value)
+        for owner, name, value in self.classes:
+            if vars(owner).get(name) is not value:
+                setattr(owner, name, value)
         return scope
 
     def restore(self) -> None:
@@ -234,9 +236,7 @@ class _Patches:
             vars(module).update(values)
             for name in [name for name, value in values.items() if value is _MISSING]:
                 delattr(module, name)
-        for owner, name, value in reversed(self.others):
-            delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
-        self.modules, self.others = {}, []
+        self.modules = {}
 
 
 _NOTHING = _Patches()
