@@ -34,6 +34,7 @@ from difftest.target import Arm, Call, Case, Pool, Target
 APPLY_PENALTIES = (f"{GPU}.sample.penalties:apply_penalties", f"{GPU}.penalties:apply_penalties")
 FUSED = f"{GPU}.sample.penalties:apply_penalties_and_temperature"
 APPLY_TEMPERATURE = f"{GPU}.sample.gumbel:apply_temperature"
+GUMBEL_SAMPLE = f"{GPU}.sample.gumbel:gumbel_sample"
 BINCOUNT = (f"{GPU}.sample.penalties:bincount",)
 STATE = f"{GPU}.sample.penalties:PenaltiesState"
 APPLY_METHODS = ("apply", "apply_penalties", "apply_penalties_and_temperature")
@@ -125,23 +126,39 @@ def cases() -> Iterator[Case]:
     yield from axes.cases_from(AXES, _pool, name=name, rows=[far])
 
 
-def _metadata(pool: Pool) -> SimpleNamespace:
-    """The metadata object of versions before slots: penalties and temperature one a row, counts one a slot."""
+def _prompt_counts(pool: Pool) -> torch.Tensor:
+    """Counts of a slot's prompt tokens as versions before packed masks kept them, int32 [slots, vocab]."""
+    words, vocab = pool["prompt_bin_mask"], pool["output_bin_counts"].shape[1]
+    bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device)) & 1
+    made: torch.Tensor = guarded((bits.flatten(1)[:, :vocab] * 2).contiguous(), fill=5)
+    return made
+
+
+def _metadata(arm: Arm, pool: Pool) -> SimpleNamespace:
+    """The metadata object that versions before states took: penalties and temperature one a row or one a slot,
+    counts one a slot.
+
+    They became one a slot in the change that let sampling read seeds through a mapping, too.
+    """
     index = pool["expanded_idx_mapping"].long()
     names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "temperature")
-    each = {name: pool[name][index] for name in names if name in pool}
+    by_slot = arm.has(GUMBEL_SAMPLE) and "idx_mapping" in takes(arm.get(GUMBEL_SAMPLE))
+    if not by_slot:
+        arm.note("penalties are one a row, taken from their slots")
+    each = {name: pool[name] if by_slot else pool[name][index] for name in names if name in pool}
     return SimpleNamespace(
         idx_mapping=pool["expanded_idx_mapping"],
         prompt_bin_mask=pool["prompt_bin_mask"],
+        prompt_bin_counts=_prompt_counts(pool),
         output_bin_counts=pool["output_bin_counts"],
         **each,
     )
 
 
 def _penalties_call(arm: Arm, function: Any, pool: Pool) -> dict[str, Any]:
-    values = {**expanded_only(arm, function, pool), "sampling_metadata": _metadata(pool)}
+    values = expanded_only(arm, function, pool)
     if "sampling_metadata" in takes(function):
-        arm.note("penalties are one a row, taken from their slots")
+        values["sampling_metadata"] = _metadata(arm, pool)
     if "token_ids" not in takes(function):
         arm.note("draft tokens are not counted")
     return arm.bind(function, values)
