@@ -252,14 +252,8 @@ def _applied(names: Sequence[str]) -> Process:
 
 def _sampling_work(arm: Arm, state: Any, logits: torch.Tensor, context: dict[str, Any]) -> Any:
     slots = context["idx_mapping_np"]
-    expanded = context["expanded_idx_mapping"]
-    known = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
     found: dict[str, Any] = {"max_num_logprobs": state.max_num_logprobs(slots)}
-    for name in ("apply_temperature", "apply_min_p", "apply_top_k_top_p"):
-        if hasattr(state, name):
-            method = getattr(state, name)
-            after = method(**arm.bind(method, {"logits": logits, **known}))
-            logits = logits if after is None else after
+    logits = v2_states.run_stages(arm, state, logits, context["expanded_idx_mapping"], slots)
     return {**found, "logits": logits.clone()}
 
 
@@ -513,7 +507,8 @@ _STATES: tuple[tuple[str, str, Draw, Process, tuple[str, ...], tuple[str, ...], 
         _sampling_work,
         v2_states.SNAPSHOT,
         (
-            *methods(v2_states.SAMPLING_STATES, "apply_temperature", "apply_min_p", "apply_top_k_top_p"),
+            *methods(v2_states.SAMPLING_STATES, *v2_states.STAGES),
+            *v2_states.STAGE_FUNCTIONS.values(),
             f"{v2_states.SAMPLING_STATES}.max_num_logprobs",
         ),
         {},

@@ -21,11 +21,20 @@ from difftest.cases.v2_state import (
     request_slots,
     snapshot,
 )
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
 SAMPLING_STATES = f"{GPU}.sample.states:SamplingStates"
 STAGED = f"{GPU}.buffer_utils:StagedWriteTensor"
 SAMPLED_AND_REJECTED = f"{GPU}.input_batch:get_num_sampled_and_rejected"
+STAGES = ("apply_temperature", "apply_min_p", "apply_top_k_top_p")
+"""Methods that process logits, in the order in which a sampler calls them."""
+STAGE_FUNCTIONS = {
+    "apply_temperature": f"{GPU}.sample.gumbel:apply_temperature",
+    "apply_min_p": f"{GPU}.sample.min_p:apply_min_p",
+    "apply_top_k_top_p": "vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p",
+}
+"""What these call, and what the sampler of versions without them called itself."""
 SNAPSHOT = ("temperature.np", "top_k.np", "top_p.np", "min_p.np", "seeds.np", "num_logprobs")
 
 _REQUESTS: dict[str, dict[str, Any]] = {
@@ -96,6 +105,56 @@ def _is_processed(given: Mapping[str, Any], vocab: int) -> bool:
     return bool(asked["temperature"] != 0.0 and changed)
 
 
+def run_stages(arm: Arm, state: Any, logits: torch.Tensor, expanded: torch.Tensor, slots: Any) -> torch.Tensor:
+    """Logits after temperature, min-p, top-k and top-p of a step's requests; possibly the given ones, in place.
+
+    The sampler of versions without these methods made the same calls itself, so they are made as it made them. What
+    is left out instead would compare processed logits with unprocessed ones.
+
+    Args:
+        expanded: slot of each row.
+        slots: slot of each request, an array.
+
+    Raises:
+        ApiChange: this version has a stage's method neither here nor as a function of its own.
+    """
+    known = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
+    for name in STAGES:
+        if method := getattr(state, name, None):
+            after = method(**arm.bind(method, {"logits": logits, **known}))
+        else:
+            after = _as_sampler_did(arm, state, name, {"logits": logits, **known})
+        logits = logits if after is None else after
+    return logits
+
+
+def _as_sampler_did(arm: Arm, state: Any, name: str, known: Mapping[str, Any]) -> Any:
+    slots, rows = known["idx_mapping_np"], known["expanded_idx_mapping"].long()
+
+    def asked(question: str) -> bool:
+        if not hasattr(state, question):
+            raise ApiChange(f"this version's SamplingStates has neither {name} nor {question}")
+        return bool(getattr(state, question)(slots))
+
+    if name == "apply_temperature":
+        values = {"temperature": state.temperature.gpu}
+        needed = bool(((state.temperature.np[slots] != 0) & (state.temperature.np[slots] != 1)).any())
+    elif name == "apply_min_p":
+        values = {"min_p": state.min_p.gpu}
+        needed = asked("do_min_p")
+    else:
+        limits = (("k", "do_top_k", state.top_k), ("p", "do_top_p", state.top_p))
+        values = {short: held.gpu[rows] if asked(question) else None for short, question, held in limits}
+        needed = any(value is not None for value in values.values())
+    if not needed:
+        return None
+    if not arm.has(STAGE_FUNCTIONS[name]):
+        raise ApiChange(f"this version has no {name}, neither in SamplingStates nor as a function")
+    arm.note(f"SamplingStates has no {name}: the function is called, as the sampler of this version did")
+    function = arm.get(STAGE_FUNCTIONS[name])
+    return function(**arm.bind(function, {**known, **values}))
+
+
 def prepare(arm: Arm, pool: Pool) -> Call:
     """Requests come into slots 4, 1 and 2, perhaps again; then temperature, min-p, top-k and top-p are applied."""
     logits = pool["logits"]
@@ -103,7 +162,6 @@ def prepare(arm: Arm, pool: Pool) -> Call:
     state = make_state(arm, SAMPLING_STATES, pool, vocab)
     slots = pool["idx_mapping"].cpu().numpy()
     expanded = pool["expanded_idx_mapping"]
-    context = {"expanded_idx_mapping": expanded, "idx_mapping": expanded, "idx_mapping_np": slots}
 
     def life() -> dict[str, Any]:
         seeded: dict[int, bool] = {}
@@ -124,14 +182,7 @@ def prepare(arm: Arm, pool: Pool) -> Call:
             "needs processing": needed,
             "explicit seeds": [asked(slots[at : at + 1]) for at in range(len(slots))],
         }
-        result = logits
-        for name in ("apply_temperature", "apply_min_p", "apply_top_k_top_p"):
-            if hasattr(state, name):
-                method = getattr(state, name)
-                after = method(**arm.bind(method, {"logits": result, **context}))
-                result = result if after is None else after
-            else:
-                arm.note(f"SamplingStates has no {name}")
+        result = run_stages(arm, state, logits, expanded, slots)
         device = {
             name: getattr(state, name).gpu.clone() for name in ("temperature", "top_k", "top_p", "min_p", "seeds")
         }
@@ -255,7 +306,8 @@ TARGETS = (
         cases,
         prepare,
         uses=(
-            *methods(SAMPLING_STATES, "apply_temperature", "apply_min_p", "apply_top_k_top_p"),
+            *methods(SAMPLING_STATES, *STAGES),
+            *STAGE_FUNCTIONS.values(),
             f"{SAMPLING_STATES}.any_explicit_seed",
             f"{SAMPLING_STATES}.max_num_logprobs",
         ),
