@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from difftest.cases.axes import Row, Stream
+from difftest.errors import ApiChange
 from difftest.oracles.parse_output import Logprobs, parse_output
 from difftest.target import Arm, Call, Case, Family, Invariant, Made, Pool, Shape, Target
 
 PARSE_OUTPUT = "vllm.v1.sample.rejection_sampler:RejectionSampler.parse_output"
 LOGPROBS_TENSORS = "vllm.v1.outputs:LogprobsTensors"
+LOGPROBS_LISTS = "vllm.v1.outputs:LogprobsLists"
 PLACEHOLDER = -1
 _LOGPROB_FIELDS = ("logprob_token_ids", "logprobs", "selected_token_ranks")
 
@@ -261,29 +263,35 @@ def prepare(arm: Arm, pool: Pool) -> Call:
 
 
 def _with_caller(arm: Arm, function: Callable[..., Any], pool: Pool) -> Call:
-    """A version without `logprobs_tensors`; the oldest have no `discard_req_indices` and return the bare lists."""
+    """A version without `logprobs_tensors`; the oldest have no `discard_req_indices` and return the bare lists.
+
+    Only what the function itself returns is compared: where it says which rows of logprobs are whose, these rows are
+    put beside it as they are, without the version's other code.
+
+    Raises:
+        ApiChange: the case has logprobs, of which this version's function does not say anything.
+    """
     logprobs = pool.get("logprobs_tensors")
     bound = arm.bind(function, {**pool, "return_cu_num_tokens": logprobs is not None})
+    if logprobs is not None and "return_cu_num_tokens" not in bound:
+        raise ApiChange("parse_output of this version has nothing to do with logprobs")
     rows: Sequence[int] = ()
     if "discard_req_indices" not in arm.bind(function, {**pool, "discard_req_indices": ()}):
-        arm.note("the bare list of tokens is compared as (tokens, None)")
+        arm.note("returns the ids alone; later versions return (ids, logprobs), so it is compared as (ids, None)")
         rows = pool.get("discard_req_indices", ())
     if len(rows):
         arm.note("discard_req_indices: rows emptied after the call, as the caller of this version did")
     if logprobs is not None:
-        arm.note("logprobs_tensors: filtered outside the call, where this version did it")
+        arm.note("returns where each request's rows begin; the rows of logprobs are put beside it")
 
     def parse() -> tuple[Any, Any]:
         returned = function(**bound)
-        tokens, offsets = returned if isinstance(returned, tuple) else (returned, None)
+        tokens, starts = returned if isinstance(returned, tuple) else (returned, None)
         lists = None
         if logprobs is not None:
             ids = pool["output_token_ids"]
-            if offsets is None:
-                offsets = np.cumsum([0, *map(len, tokens)]).tolist()
             kept = ((ids != PLACEHOLDER) & (ids < pool["vocab_size"])).flatten()
-            tolists = type(logprobs)(*(field[kept] for field in logprobs[:3])).tolists
-            lists = tolists(**arm.bind(tolists, {"cu_num_generated_tokens": offsets}))
+            lists = arm.get(LOGPROBS_LISTS)(*(field[kept].cpu().numpy() for field in logprobs[:3]), starts)
         for row in rows:
             tokens[int(row)] = tokens[int(row)][:0]
         return tokens, lists
