@@ -268,6 +268,35 @@ def prepare_slice(arm: Arm, pool: Pool) -> Call:
     return Call(slice_request)
 
 
+RANGE_AXES: axes.Axes = {
+    "range": ((1, 2), (0, 4), (0, 2), (1, 3), (2, 4), (0, 1), (3, 4), (2, 2), (0, 0), (4, 4), (3, 1), (-1, 4), (2, 9)),
+    **{name: values for name, values in SLICE_AXES.items() if name not in ("request", "positions")},
+}
+
+
+def _range_pool(row: Row, s: Stream) -> Pool:
+    held = _slice_pool({**row, "request": 0, "positions": 1}, s)["fields"]
+    start, end = (0, row["size"].batch) if "size" in row else row["range"]
+    return {"fields": held, "start": start, "end": end}
+
+
+def _range_inside(row: Row) -> bool:
+    start, end = row["range"]
+    rows = 4 if row["boundaries"] == "given" else sum(axes.draft_counts(row["counts"], 4, 2))
+    return bool(row["boundaries"] != "empty" and 0 <= start <= end <= min(4, rows))
+
+
+def range_cases() -> Iterator[Case]:
+    """One request, several and none of a batch, with the boundaries that are left of them."""
+    yield from cases_from(RANGE_AXES, _range_pool, name="v1.logprobs_lists_slice", contract=_range_inside, limit=130)
+
+
+def prepare_range(arm: Arm, pool: Pool) -> Call:
+    """`slice` as it is, with all that it returns."""
+    lists = _given(arm, arm.get(LISTS), pool["fields"], ("cu_num_generated_tokens",))
+    return Call(lists.slice, (pool["start"], pool["end"]))
+
+
 # -- SamplingMaskLists -----------------------------------------------------------------------------------------------
 
 MASK_AXES: axes.Axes = {
@@ -354,6 +383,14 @@ TARGETS = (
         prepare=prepare_slice,
         uses=(LISTS,),
         shapes=shapes.of_cases(slice_cases, "drafts", also=_first_request),
+    ),
+    Target(
+        name="v1.logprobs_lists_slice",
+        symbols=(f"{LISTS}.slice",),
+        cases=range_cases,
+        prepare=prepare_range,
+        uses=(LISTS,),
+        shapes=shapes.of_cases(range_cases, "drafts", also=_twenty),
     ),
     Target(
         name="v1.sampling_mask_slice_request",

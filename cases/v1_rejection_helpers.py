@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -24,9 +24,10 @@ from difftest.cases.v1_rejection import (
     repeated,
     sampling_fields,
 )
-from difftest.target import Arm, Call, Case, Pool, Target
+from difftest.target import Arm, Call, Case, Pool, Prepare, Target
 
-CONSTRAINTS = (f"{MODULE}apply_sampling_constraints", f"{MODULE}compute_probs")
+CONSTRAINTS = f"{MODULE}apply_sampling_constraints"
+COMPUTE_PROBS = f"{MODULE}compute_probs"
 
 # -- generate_uniform_probs ------------------------------------------------------------------------------------------
 
@@ -165,22 +166,44 @@ def _constraint_pool(row: Row, s: Stream) -> Pool:
     }
 
 
-def constraint_cases() -> Iterator[Case]:
+def constraint_cases(name: str) -> Callable[[], Iterator[Case]]:
     """Temperature, top-k and top-p of requests over their drafts; the filters have targets of their own."""
-    yield from cases_from(
-        CONSTRAINT_AXES,
-        _constraint_pool,
-        name="v1.apply_sampling_constraints",
-        contract=lambda row: inside(row) and str(row["top-k"]) not in axes.BEYOND,
+
+    def cases() -> Iterator[Case]:
+        yield from cases_from(
+            CONSTRAINT_AXES,
+            _constraint_pool,
+            name=name,
+            contract=lambda row: inside(row) and str(row["top-k"]) not in axes.BEYOND,
+        )
+
+    return cases
+
+
+def prepare_constraints(symbol: str) -> Prepare:
+    """The call of `apply_sampling_constraints` or of its forerunner `compute_probs`.
+
+    They are two targets, as the one gives logits and the other the probabilities made of them.
+    """
+
+    def prepare(arm: Arm, pool: Pool) -> Call:
+        function = arm.get(symbol)
+        return Call(function, kwargs=arm.bind(function, {**pool, "sampling_metadata": metadata(arm, pool)}))
+
+    return prepare
+
+
+def _constraints(name: str, symbol: str) -> Target:
+    cases = constraint_cases(name)
+    return Target(
+        name=name,
+        symbols=(symbol,),
+        cases=cases,
+        prepare=prepare_constraints(symbol),
+        uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
+        triton=True,
+        shapes=shapes.of_cases(cases, "vocabulary", "drafts"),
     )
-
-
-def prepare_constraints(arm: Arm, pool: Pool) -> Call:
-    """`apply_sampling_constraints`, or its forerunner, which goes on to the probabilities."""
-    if not arm.has(CONSTRAINTS[0]):
-        arm.note("compute_probs also applies the softmax")
-    function = arm.first(*CONSTRAINTS)
-    return Call(function, kwargs=arm.bind(function, {**pool, "sampling_metadata": metadata(arm, pool)}))
 
 
 TARGETS = (
@@ -199,13 +222,6 @@ TARGETS = (
         rows=("x",),
         shapes=shapes.of_cases(expand_cases, "drafts", varies=False),
     ),
-    Target(
-        name="v1.apply_sampling_constraints",
-        symbols=CONSTRAINTS,
-        cases=constraint_cases,
-        prepare=prepare_constraints,
-        uses=(SAMPLING_METADATA, *PROCESSORS, GREEDY, APPLY_TEMPERATURE),
-        triton=True,
-        shapes=shapes.of_cases(constraint_cases, "vocabulary", "drafts"),
-    ),
+    _constraints("v1.apply_sampling_constraints", CONSTRAINTS),
+    _constraints("v1.compute_probs", COMPUTE_PROBS),
 )
