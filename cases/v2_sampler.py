@@ -87,6 +87,24 @@ _REQUESTS: dict[str, dict[str, Any]] = {
 }
 """Requests by name. All have a seed: without one the slot's is drawn from numpy's generator (see the states)."""
 
+_EARLY: dict[str, dict[str, Any]] = {
+    "cold, filtered, with penalties": {
+        "temperature": 0.5,
+        "top_k": 8,
+        "top_p": 0.9,
+        "frequency_penalty": 0.8,
+        "presence_penalty": 0.5,
+        "repetition_penalty": 1.6,
+        "logprobs": 12,
+        "seed": 17,
+    },
+    "hot with penalties": {"temperature": 1.7, "repetition_penalty": 1.5, "frequency_penalty": 1.1, "seed": 17},
+    "top k and penalties": {"top_k": 4, "presence_penalty": 1.4, "repetition_penalty": 0.6, "seed": 17},
+    "top p and penalties": {"top_p": 0.5, "frequency_penalty": -0.9, "logprobs": 12, "seed": 17},
+    "cold, filtered": {"temperature": 0.4, "top_k": 9, "top_p": 0.7, "logprobs": 12, "seed": 17},
+}
+"""Requests whose stages do not commute and that the oldest sampler knew: no min-p, bias, bad words or all logprobs."""
+
 PENALTIES = ("repetition", "frequency", "presence")
 MODES = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
 PATTERNS = (
@@ -131,6 +149,10 @@ def _state(s: Stream, vocab: int, count: int) -> Pool:
     return step
 
 
+def _request(name: str) -> dict[str, Any]:
+    return _EARLY[name] if name in _EARLY else _REQUESTS[name]
+
+
 def _pool(row: Row, s: Stream) -> Pool:
     count, _ = axes.sized(row, 3, 0)
     state = _state(s, row["vocab"], count)
@@ -139,7 +161,7 @@ def _pool(row: Row, s: Stream) -> Pool:
     return {
         **state,
         **_step(rows, request_slots(count), state, ids, row["prefilling"] != "no", s),
-        "requests": [_REQUESTS[(row["neighbours"], row["request"], "greedy")[i % 3]] for i in range(count)],
+        "requests": [_request((row["neighbours"], row["request"], "greedy")[i % 3]) for i in range(count)],
         "logprobs_mode": row["mode"],
         "logits": guarded_logits(row["logits"], rows.count, row["vocab"], s, FLOATS[row["dtype"]], row["layout"]),
     }
@@ -155,6 +177,13 @@ def cases() -> Iterator[Case]:
     plain = {**axes.plain(AXES), "mode": "processed_logprobs"}
     rows = [{**plain, "request": each, "neighbours": "logprobs"} for each in stages]
     yield from axes.cases_from(AXES, _pool, name="v2.sampler", rows=rows, prefix="stages: ")
+    space = {**AXES, "request": tuple(_EARLY), "neighbours": ("logprobs", "greedy", "seeded")}
+    rows = [
+        {**plain, "request": each, "neighbours": neighbours, "mode": mode}
+        for each in _EARLY
+        for neighbours, mode in (("logprobs", "processed_logprobs"), ("greedy", "raw_logprobs"))
+    ]
+    yield from axes.cases_from(space, _pool, name="v2.sampler", rows=rows, prefix="early stages: ")
 
 
 def batch_of(pool: Pool) -> SimpleNamespace:
@@ -328,7 +357,7 @@ def _rejection_pool(row: Row, s: Stream) -> Pool:
     return {
         **state,
         **_step(mapped, slots, state, drafts.int(), row["prefilling"] != "no", s),
-        "requests": [_REQUESTS[(row["neighbours"], row["request"])[i % 2]] for i in range(count)],
+        "requests": [_request((row["neighbours"], row["request"])[i % 2]) for i in range(count)],
         "logprobs_mode": row["mode"],
         "logits": logits,
         "draft_logits": kept_draft_logits(row["draft logits"], mapped, logits, drafts, s, torch.float32),
