@@ -44,6 +44,10 @@ from difftest.target import Arm, Call, Case, Pool, Target
 CLASS = f"{MODULE}RejectionSampler"
 SAMPLER = "vllm.v1.sample.sampler:Sampler"
 SPEC_METADATA = "vllm.v1.spec_decode.metadata:SpecDecodeMetadata"
+_INPUT_BATCH = "vllm.v1.worker.gpu_input_batch:InputBatch"
+RUNNER_METADATA = f"{_INPUT_BATCH}._make_sampling_metadata"
+RUNNER_LEAVES_OUT = f"{_INPUT_BATCH}.update_async_output_token_ids"
+"""Came in the change from which on the runner passes an empty list where no request needs its output tokens."""
 BATCH = 3
 MOST_DRAFTS = 2
 VOCABULARY = 24
@@ -130,7 +134,8 @@ def bad_words(
 def feature_fields(row: Row, counts: Sequence[int], ids: torch.Tensor, vocabulary: int, s: Stream) -> Pool:
     """What of penalties, bad words, allowed ids and min tokens a case has, as fields of SamplingMetadata.
 
-    The runner keeps output tokens only for a batch that has penalties or bad words; else the list is empty.
+    The runner keeps output tokens only for a batch that has penalties or bad words; else the list is empty. Where the
+    runner of a version did otherwise, :func:`make_metadata` does, too.
     """
     batch = len(counts)
     given = split(ids, counts)
@@ -226,6 +231,9 @@ def make_metadata(arm: Arm, pool: Pool) -> Any:
     if "spec_token_ids" not in names:
         arm.note("SamplingMetadata of this version has no spec_token_ids")
         pool = {**pool, "spec_token_ids": None}
+    if not pool["output_token_ids"] and arm.has(RUNNER_METADATA) and not arm.has(RUNNER_LEAVES_OUT):
+        arm.note("output tokens are a list for each request, as this version's runner always passed them")
+        pool = {**pool, "output_token_ids": [[] for _ in pool["num_draft_tokens"]]}
     return sampling_metadata(arm, pool)
 
 
@@ -428,6 +436,11 @@ def forward_cases() -> Iterator[Case]:
     pairs = axes.pairwise(
         narrow, [row for row in single if all(row[n] is narrow[n][0] for n in space if n not in kept)]
     )
+    yield from _forward_rows(space, [*single, *together, *pairs], "")
+    yield from _forward_rows(_DECISIVE_AXES, list(_decisive_rows()), "decisive: ")
+
+
+def _forward_rows(space: axes.Axes, rows: list[Row], prefix: str) -> Iterator[Case]:
     yield from cases_from(
         space,
         _forward_pool,
@@ -438,8 +451,29 @@ def forward_cases() -> Iterator[Case]:
             and row["temperatures"] not in UNUSUAL_TEMPERATURES
         ),
         allowed=features_fit,
-        rows=[*single, *together, *pairs],
+        rows=rows,
+        prefix=prefix,
     )
+
+
+_DECISIVE_AXES: axes.Axes = {**FORWARD_AXES, "logits": ("all equal", "last id wins"), "drafts": ("random", "likely")}
+
+
+def _decisive_rows() -> Iterator[Row]:
+    """Features that decide which id is sampled, without logprobs: versions that return none have them all the same."""
+    space = _DECISIVE_AXES
+    for penalties in PENALTIES:
+        for temperatures, outputs in (("greedy", "repeated ids"), ("random", "ragged")):
+            yield row_of(space, penalties=penalties, output_tokens=outputs, temperatures=temperatures)
+    for counts in ("full", "zero first", "one each"):
+        yield row_of(space, penalties="mixed", output_tokens="repeated ids", counts=counts, drafts="likely")
+    for temperatures in ("greedy", "random"):
+        last = {"logits": "last id wins", "temperatures": temperatures, "output_tokens": "ragged"}
+        yield row_of(space, bad_words="straddling", **last)
+        yield row_of(space, bad_words="on the last", **last, counts="full", drafts="likely")
+        yield row_of(space, allowed_ids="some", **last, drafts="likely")
+        yield row_of(space, min_tokens="far", **last)
+        yield row_of(space, penalties="mixed", bad_words="straddling", allowed_ids="some", **last, counts="full")
 
 
 def prepare_forward(arm: Arm, pool: Pool) -> Call:
