@@ -42,7 +42,7 @@ _COMMON: axes.Axes = {
     "layout": axes.LAYOUTS,
 }
 _ONE_ALONE: axes.Axes = {"match": ("empty word",), "last id": _MORE_LASTS}
-_ALONE: axes.Axes = {**_ONE_ALONE, "who": ("beyond the batch",)}
+_ALONE: axes.Axes = {**_ONE_ALONE, "who": ("beyond the batch",), "batch": (0,)}
 _PLAIN: axes.Axes = {**_COMMON, "history": (5, 3, 2, 1, 0)}
 _DRAFTS: axes.Axes = {
     **_COMMON,
@@ -117,6 +117,7 @@ def _words(row: axes.Row, histories: list[list[int]], s: axes.Stream) -> dict[in
 def _contract(row: axes.Row) -> bool:
     return (
         row["last id"] not in _BEYOND
+        and row.get("batch") != 0
         and row["match"] != "empty word"
         and row["who"] != "beyond the batch"
         and row["layout"] != "expanded"

@@ -15,7 +15,9 @@ from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, by_name, guarded_logits, rows_of, slots_for
 from difftest.cases.v2_state import (
+    NO_REQUEST,
     add_request,
+    chosen_requests,
     flush,
     life_state,
     make_state,
@@ -31,6 +33,7 @@ from difftest.target import Arm, Call, Case, Pool, Target
 APPLY_BAD_WORDS = f"{GPU}.sample.bad_words:apply_bad_words"
 STATE = f"{GPU}.sample.bad_words:BadWordsState"
 APPLY_METHODS = ("apply", "apply_bad_words")
+_NO_ROW = "no row"
 
 AXES = {
     "words": (
@@ -95,9 +98,10 @@ def bad_words(pattern: str, tokens: Sequence[int], outputs: int, last: int, voca
 
 def _pool(row: Row, s: Stream) -> Pool:
     vocab, outputs, prompts = row["vocab"], row["outputs"], row["prompts"]
-    drafts = axes.draft_counts(row["drafts"], *axes.sized(row, 2, 2))
+    drafts = axes.draft_counts(row["drafts"], *axes.sized(row, 0 if row["on"] == _NO_ROW else 2, 2))
     rows = rows_of(drafts, row["mapping"])
     slots = slots_for(len(drafts))
+    prompts, outputs = prompts[: len(drafts)], outputs[: len(drafts)]
     if "size" in row:
         prompts, outputs = [4] * len(drafts), [3] * len(drafts)
     lengths: dict[int, tuple[int, int]] = {}
@@ -148,7 +152,7 @@ def _pool(row: Row, s: Stream) -> Pool:
         "bad_word_token_ids": guarded(ids, fill=0),
         "bad_word_offsets": guarded(offsets, fill=0),
         "num_bad_words": guarded(number, fill=0),
-        "max_num_bad_words": max(len(words) for words in words_given),
+        "max_num_bad_words": max((len(words) for words in words_given), default=0),
     }
 
 
@@ -158,6 +162,7 @@ def _contract(row: Row) -> bool:
         and row["draft ids"] != "id V"
         and not row["mapping"].startswith("-1")
         and row["words"] != "no words"
+        and row["on"] != _NO_ROW
     )
 
 
@@ -167,8 +172,8 @@ def cases() -> Iterator[Case]:
         _pool,
         name="v2.apply_bad_words",
         contract=_contract,
-        alone={"layout": (axes.FAR_ROWS,)},
-        limit=56,
+        alone={"layout": (axes.FAR_ROWS,), "on": (_NO_ROW,)},
+        limit=57,
     )
 
 
@@ -190,7 +195,7 @@ STATE_AXES = {
 def _state_pool(row: Row, s: Stream) -> Pool:
     vocab = row["vocab"]
     count = axes.sized(row, 3, 0)[0]
-    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    chosen = chosen_requests(row["batch"], count)
     drafts = axes.draft_counts(row["drafts"], *axes.sized(row, len(chosen), 2))
     rows = rows_of(drafts)
     slots = [request_slots(count)[index] for index in chosen]
@@ -230,8 +235,9 @@ def state_cases() -> Iterator[Case]:
         STATE_AXES,
         _state_pool,
         name="v2.bad_words_state",
-        contract=lambda row: row["words"] not in ("129 words", "1025 tokens"),
-        limit=30,
+        contract=lambda row: row["words"] not in ("129 words", "1025 tokens") and row["batch"] != NO_REQUEST,
+        alone={"batch": (NO_REQUEST,)},
+        limit=31,
     )
 
 

@@ -14,7 +14,9 @@ from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, expanded_only, guarded_logits, map_rows, slots_for
 from difftest.cases.v2_state import (
+    NO_REQUEST,
     add_request,
+    chosen_requests,
     flush,
     life_state,
     make_state,
@@ -207,7 +209,7 @@ def _state_pool(row: Row, s: Stream) -> Pool:
     if row["request"].startswith(("1024", "128")):
         row = {**row, "vocab": 1100}  # every id is in the vocabulary
     count = axes.sized(row, 3, 0)[0]
-    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    chosen = chosen_requests(row["batch"], count)
     slots = torch.tensor([request_slots(count)[index] for index in chosen], dtype=torch.int32)
     state = life_state(s, row["vocab"], count)
     return {
@@ -226,8 +228,9 @@ def state_cases() -> Iterator[Case]:
         STATE_AXES,
         _state_pool,
         name="v2.logit_bias_state",
-        contract=lambda row: not row["request"].startswith(("1025", "129")),
-        limit=36,
+        contract=lambda row: not row["request"].startswith(("1025", "129")) and row["batch"] != NO_REQUEST,
+        alone={"batch": (NO_REQUEST,)},
+        limit=37,
     )
 
 

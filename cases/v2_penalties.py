@@ -17,7 +17,9 @@ from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, slots_for
 from difftest.cases.v2_state import (
     LENGTHS,
+    NO_REQUEST,
     add_request,
+    chosen_requests,
     flush,
     life_state,
     make_state,
@@ -107,13 +109,14 @@ def _pool(row: Row, s: Stream) -> Pool:
         "token_ids": _ids(row, drafts, vocab, s),
         **penalty_tensors(row, rows.slots),
         **counts_pool(row["history"], vocab, s, slots_for(len(drafts))),
-        "num_speculative_tokens": max(3, *drafts),
+        "num_speculative_tokens": max([3, *drafts]),
     }
 
 
 def _contract(row: Row) -> bool:
     return (
-        row["logits"] not in axes.UNUSUAL_LOGITS
+        row["requests"] > 0
+        and row["logits"] not in axes.UNUSUAL_LOGITS
         and row["draft ids"] not in axes.UNUSUAL_DRAFT_IDS
         and not row["mapping"].startswith("-1")
     )
@@ -121,7 +124,7 @@ def _contract(row: Row) -> bool:
 
 def cases() -> Iterator[Case]:
     name = "v2.apply_penalties"
-    yield from axes.cases_from(AXES, _pool, name=name, contract=_contract, limit=90)
+    yield from axes.cases_from(AXES, _pool, name=name, contract=_contract, alone={"requests": (0,)}, limit=91)
     far = {**axes.plain(AXES), "layout": axes.FAR_ROWS, "drafts": "full"}
     yield from axes.cases_from(AXES, _pool, name=name, rows=[far])
 
@@ -348,7 +351,7 @@ _LONG = 1500  # tokens: more than one block of counting
 
 def _state_pool(row: Row, s: Stream) -> Pool:
     count = axes.sized(row, 3, 0)[0]
-    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    chosen = chosen_requests(row["batch"], count)
     rows = rows_of([0] * len(chosen))
     mapping = torch.tensor([request_slots(count)[i] for i in chosen], dtype=torch.int32)
     lengths = [list(each) for each in LENGTHS]
@@ -368,7 +371,14 @@ def _state_pool(row: Row, s: Stream) -> Pool:
 
 
 def state_cases() -> Iterator[Case]:
-    yield from axes.cases_from(STATE_AXES, _state_pool, name="v2.penalties_state", limit=45)
+    yield from axes.cases_from(
+        STATE_AXES,
+        _state_pool,
+        name="v2.penalties_state",
+        contract=lambda row: row["batch"] != NO_REQUEST,
+        alone={"batch": (NO_REQUEST,)},
+        limit=46,
+    )
 
 
 def prepare_state(arm: Arm, pool: Pool) -> Call:

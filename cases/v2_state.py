@@ -88,6 +88,15 @@ def request_slots(count: int) -> Sequence[int]:
     return (4, 1, 2)[:count] if count <= 3 else range(count)
 
 
+NO_REQUEST = "no request"
+"""A step without requests, which the runner never has: it returns before it samples."""
+
+
+def chosen_requests(pattern: str, count: int) -> list[int]:
+    """Requests of a step, out of those that came in."""
+    return {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0], NO_REQUEST: []}[pattern]
+
+
 def life_state(s: Stream, vocab: int, count: int, lengths: Sequence[Sequence[int]] = LENGTHS) -> Pool:
     """:func:`token_state` for so many requests; prompts, prefills and totals by turns."""
     slots = max(SLOTS, count)

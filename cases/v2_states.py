@@ -11,8 +11,10 @@ from difftest.cases import axes, shapes
 from difftest.cases.axes import Row, Stream
 from difftest.cases.v2_batch import GPU, guarded_logits, map_rows, slots_for
 from difftest.cases.v2_state import (
+    NO_REQUEST,
     SAMPLING_DEFAULTS,
     add_request,
+    chosen_requests,
     flush,
     life_state,
     make_state,
@@ -74,7 +76,7 @@ AXES = {
 def _pool(row: Row, s: Stream) -> Pool:
     vocab = row["size"].vocabulary if "size" in row else 40
     count = axes.sized(row, 3, 0)[0]
-    chosen = {"all": list(range(count)), "one": [1], "reversed": [2, 1, 0]}[row["batch"]]
+    chosen = chosen_requests(row["batch"], count)
     slots = [request_slots(count)[index] for index in chosen]
     each = 1 if row["drafts"] == "none" else 2
     return {
@@ -92,8 +94,9 @@ def cases() -> Iterator[Case]:
         AXES,
         _pool,
         name="v2.sampling_states",
-        contract=lambda row: row["request"] != "seed past int64",
-        limit=60,
+        contract=lambda row: row["request"] != "seed past int64" and row["batch"] != NO_REQUEST,
+        alone={"batch": (NO_REQUEST,)},
+        limit=61,
     )
 
 
