@@ -479,8 +479,8 @@ def _draft_cases() -> Iterator[Case]:
         _draft_pool,
         name="v1.min_tokens_with_drafts",
         covers=4,
-        contract=_sent,
-        alone={"stop": ("id V",), "dtype": (torch.bfloat16, torch.float64)},
+        contract=lambda row: _sent(row) and row["batch"] > 0,
+        alone={"stop": ("id V",), "dtype": (torch.bfloat16, torch.float64), "batch": (0,)},
     )
 
 

@@ -216,7 +216,8 @@ SAMPLE_AXES: axes.Axes = {
 
 def inside(row: Row) -> bool:
     return (
-        row["logits"] not in axes.UNUSUAL_LOGITS
+        row.get("batch") != 0
+        and row["logits"] not in axes.UNUSUAL_LOGITS
         and row.get("drafts") not in axes.UNUSUAL_DRAFT_IDS
         and row["temperatures"] not in UNUSUAL_TEMPERATURES
     )
@@ -236,7 +237,7 @@ def _sample_pool(row: Row, s: Stream) -> Pool:
     pool: Pool = {
         "draft_token_ids": ids,
         "num_draft_tokens": counts,
-        "max_spec_len": max(counts),
+        "max_spec_len": max(counts, default=0),
         "cu_num_draft_tokens": cumulative(counts),
         "draft_probs": draft_probabilities(row["draft probabilities"], rows, vocabulary, ids, s),
         "target_logits": logits,
@@ -249,7 +250,7 @@ def _sample_pool(row: Row, s: Stream) -> Pool:
         rates = _RATES[row["synthetic"]]
         pool["synthetic_mode"] = True
         pool["synthetic_conditional_rates"] = torch.tensor(
-            [rates[min(position, len(rates) - 1)] for position in range(max(counts))]
+            [rates[min(position, len(rates) - 1)] for position in range(max(counts, default=0))]
         )
     return pool
 
@@ -287,7 +288,7 @@ def sample_cases() -> Iterator[Case]:
     # Pairs are met by two requests with small vocabularies: the rest would only take time.
     small = {**SAMPLE_AXES, "vocabulary": (VOCABULARY, 2), "batch": (2, 1), "synthetic": (None,)}
     small |= {"fp64 noise": (False,), "logits": _LOGITS[:12], "seeds": ("none", "all", "mixed")}
-    rows = [*alone, *together, *axes.pairwise(small)]
+    rows = [*alone, *together, *axes.pairwise(small), {**axes.plain(SAMPLE_AXES), "batch": 0}]
     yield from cases_from(SAMPLE_AXES, _sample_pool, name=name, contract=inside, rows=rows)
 
 
@@ -336,7 +337,7 @@ def _recovered_pool(row: Row, s: Stream) -> Pool:
     same = row["draft probabilities"] == "as the target"
     probs = target.clone() if same else draft_probabilities(row["draft probabilities"], rows, vocabulary, ids, s)
     return {
-        "max_spec_len": max(counts),
+        "max_spec_len": max(counts, default=0),
         "num_draft_tokens": counts,
         "cu_num_draft_tokens": cumulative(counts),
         "draft_token_ids": ids,
@@ -357,12 +358,13 @@ def recovered_cases() -> Iterator[Case]:
         _recovered_pool,
         name="v1.sample_recovered_tokens",
         contract=lambda row: (
-            row["drafts"] not in axes.UNUSUAL_DRAFT_IDS
+            row["batch"] > 0
+            and row["drafts"] not in axes.UNUSUAL_DRAFT_IDS
             and row["target probabilities"] not in axes.UNUSUAL_PROBABILITIES
         ),
         # An id so large reads far outside any guard row.
         allowed=lambda row: row["drafts"] != "largest id",
-        rows=alone + axes.pairwise(small),
+        rows=[*alone, *axes.pairwise(small), {**axes.plain(RECOVERED_AXES), "batch": 0}],
     )
 
 

@@ -121,7 +121,7 @@ def kept_draft_logits(
     if pattern == "none":
         return None
     vocab = logits.shape[1]
-    whole = s.normal_like(max(SLOTS, len(rows.slots) + 1), max(STEPS, *rows.drafts), vocab, dtype=dtype)
+    whole = s.normal_like(max(SLOTS, len(rows.slots) + 1), max([STEPS, *rows.drafts]), vocab, dtype=dtype)
     for request, slot in enumerate(rows.slots):
         for step in range(rows.drafts[request]):
             row = rows.first[request] + step
@@ -165,7 +165,7 @@ def step_pool(row: Row, s: Stream) -> Pool:
         "pos": row_positions(row["position"], rows.count, s),
         "temperature": per_slot(row["temperature"].over(len(slots)), slots, 0.7, torch.float32),
         "seed": slot_seeds(row["seed"], slots, s),
-        "num_speculative_steps": max(STEPS, *row["drafts"]),
+        "num_speculative_steps": max([STEPS, *row["drafts"]]),
     }
     if row["use_fp64"] != "default":
         pool["use_fp64"] = row["use_fp64"]
@@ -177,7 +177,8 @@ def step_pool(row: Row, s: Stream) -> Pool:
 
 def contract(row: Row) -> bool:
     return (
-        row["draft ids"] not in axes.UNUSUAL_DRAFT_IDS
+        len(row["drafts"]) > 0
+        and row["draft ids"] not in axes.UNUSUAL_DRAFT_IDS
         and row["logits"] not in axes.UNUSUAL_LOGITS
         and row["draft logits"] != "NaN at the start"
     )
@@ -195,6 +196,8 @@ def cases() -> Iterator[Case]:
     name = "v2.rejection_sample"
     many = list(_many(name))
     single = list(axes.cases_from(AXES, step_pool, name=name, contract=contract, limit=62))
+    none = [{**axes.plain(AXES), "drafts": ()}]
+    single += axes.cases_from(AXES, step_pool, name=name, contract=contract, rows=none)
     together = axes.cases_from(AXES, step_pool, name=name, contract=contract, rows=_together(), prefix="together: ")
     yield from (*single[:1], *many, *together, *single[1:])
 
@@ -342,7 +345,7 @@ def _old_pool(row: Row, s: Stream) -> Pool:
             drafts[at + 1] = sampled[at] if agrees else (sampled[at] + 1) % 50
             if row["agreement"] == "-1 drafts":
                 drafts[at + 1] = -1
-    later = max(STEPS, *row["drafts"]) - 1
+    later = max([STEPS, *row["drafts"]]) - 1
     rate = {"falling": 0.7, "0": 0.0, "1": 1.0}[row["rates"]]
     drafts = drafts.to(axes.IDS[row["draft dtype"]])
     return {
@@ -352,7 +355,7 @@ def _old_pool(row: Row, s: Stream) -> Pool:
         **rows.pool(),
         "pos": row_positions(row["position"], rows.count, s),
         "seed": slot_seeds(row["seed"], slots, s),
-        "num_speculative_steps": max(STEPS, *row["drafts"]),
+        "num_speculative_steps": max([STEPS, *row["drafts"]]),
         "base_acceptance_rate": rate,
         "decay_factor": 0.5 if row["rates"] == "falling" else 1.0,
         "acceptance_rates": torch.tensor([rate, *[rate / 2 if row["rates"] == "falling" else rate] * later]),

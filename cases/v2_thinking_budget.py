@@ -140,7 +140,12 @@ def _pool(row: Row, s: Stream) -> Pool:
 
 def cases() -> Iterator[Case]:
     yield from axes.cases_from(
-        AXES, _pool, name="v2.apply_thinking_budget", contract=lambda row: row["cache"] != "stale", limit=60
+        AXES,
+        _pool,
+        name="v2.apply_thinking_budget",
+        contract=lambda row: row["cache"] != "stale" and len(row["drafts"]) > 0,
+        alone={"drafts": ((),)},
+        limit=61,
     )
     # Histories that are scanned in blocks, from the end.
     places = ("across scanned blocks", "at the very start", "in the output", "ended", "nowhere")
@@ -182,7 +187,14 @@ def _state_pool(row: Row, s: Stream) -> Pool:
 
 
 def state_cases() -> Iterator[Case]:
-    yield from axes.cases_from(STATE_AXES, _state_pool, name="v2.thinking_budget_state", limit=36)
+    yield from axes.cases_from(
+        STATE_AXES,
+        _state_pool,
+        name="v2.thinking_budget_state",
+        contract=lambda row: len(row["drafts"]) > 0,
+        alone={"drafts": ((),)},
+        limit=37,
+    )
 
 
 def prepare_state(arm: Arm, pool: Pool) -> Call:

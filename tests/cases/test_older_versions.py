@@ -17,13 +17,16 @@ from difftest.cases import (
     v1_logits_processors,
     v1_outputs,
     v1_parse_output,
+    v1_rejection,
     v1_rejection_helpers,
     v1_rejection_sampler,
     v2_bad_words,
     v2_logit_bias,
     v2_penalties,
+    v2_rejection,
     v2_sampler,
     v2_states,
+    v2_thinking_budget,
 )
 from difftest.errors import ApiChange
 from difftest.lift.arm import LiftedArm
@@ -265,21 +268,29 @@ def test_features_of_rejection_sampling_are_met_without_logprobs() -> None:
 EMPTY = (
     (v1_bad_words, "v1.bad_words"),
     (v1_bad_words, "v1.bad_words_with_drafts"),
+    (v1_logits_processors, "v1.min_tokens_with_drafts"),
+    (v1_rejection, "v1.rejection_sample"),
+    (v1_rejection, "v1.sample_recovered_tokens"),
     (v2_bad_words, "v2.apply_bad_words"),
     (v2_bad_words, "v2.bad_words_state"),
     (v2_logit_bias, "v2.logit_bias_state"),
     (v2_penalties, "v2.apply_penalties"),
     (v2_penalties, "v2.penalties_state"),
+    (v2_rejection, "v2.rejection_sample"),
     (v2_states, "v2.sampling_states"),
+    (v2_thinking_budget, "v2.apply_thinking_budget"),
+    (v2_thinking_budget, "v2.thinking_budget_state"),
 )
 
 
 @pytest.mark.parametrize(("module", "name"), EMPTY, ids=lambda each: each if isinstance(each, str) else "")
 def test_a_batch_of_no_request_is_compared_outside_the_contract(module: Any, name: str) -> None:
-    words = ("no request", "no row", "requests 0", "batch 0")
+    words = ("no request", "no row", "requests 0", "batch 0", "drafts ()")
     (case,) = [case for case in cases_of(module, name) if any(each in case.label for each in words)]
     assert not case.contract
-    assert case.build()["logits"].shape[0] == 0
+    pool = case.build()
+    rows = next(pool[key] for key in ("logits", "target_logits", "target_probs") if key in pool)
+    assert rows.shape[0] == 0
 
 
 @pytest.mark.parametrize("name", ["v1.min_p", "v1.logit_bias", "v1.min_tokens", "v1.min_tokens_with_drafts"])
