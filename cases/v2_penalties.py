@@ -194,7 +194,8 @@ def fused_cases() -> Iterator[Case]:
         fused,
         build,
         name="v2.penalties_and_temperature",
-        contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS,
+        # Samplers copy logits to float32 first; in other types two calls round twice where one kernel rounds once.
+        contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS and row["dtype"] == "float32",
         limit=70,
     )
 
