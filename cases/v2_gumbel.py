@@ -23,6 +23,7 @@ from difftest.cases.v2_batch import (
     strides,
 )
 from difftest.cases.versions import takes
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Sampling, Target
 
 GUMBEL_SAMPLE = (f"{GPU}.sample.gumbel:gumbel_sample", f"{GPU}.sampler:gumbel_sample")
@@ -246,10 +247,17 @@ def _kernel_pool(row: Row, s: Stream) -> Pool:
     }
 
 
+_CACHE = ("logits_cache_ptr", "processed_logits_ptr")
+_COLUMN = ("logits_cache_col_ptr", "processed_logits_col_ptr")
+
+
 def prepare_kernel(arm: Arm, pool: Pool) -> Call:
     """A launch of the sampling kernel with blocks of 16 ids, over buffers with guard rows."""
     kernel = arm.first(*KERNEL)
     logits, cache, column = pool["logits"], pool["logits_cache"], pool["logits_cache_col"]
+    for given, names in ((cache, _CACHE), (column, _COLUMN)):
+        if given is not None and set(names).isdisjoint(takes(kernel)):
+            raise ApiChange(f"kernel {kernel.fn.__qualname__} has no {names[0]}")
     if "expanded_idx_mapping_ptr" not in takes(kernel) and "idx_mapping_ptr" not in takes(kernel):
         index = pool["expanded_idx_mapping"].long()
         pool = {
@@ -277,8 +285,8 @@ def prepare_kernel(arm: Arm, pool: Pool) -> Call:
     }
     others = {
         "expanded_idx_mapping_ptr": ("idx_mapping_ptr",),
-        "logits_cache_ptr": ("processed_logits_ptr",),
-        "logits_cache_col_ptr": ("processed_logits_col_ptr",),
+        _CACHE[0]: _CACHE[1:],
+        _COLUMN[0]: _COLUMN[1:],
     }
     launched: Call = launch(arm, kernel, tuple(pool["local_max"].shape), values, others)
     return launched

@@ -50,6 +50,7 @@ from difftest.run.plan import (
     arm_setup,
     arm_sources,
     refuse_without_package,
+    without_helpers,
     write_closures,
 )
 from difftest.run.reduction import Found, Request, reduce_found
@@ -209,6 +210,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
                 if item.code == "absent" and outline.name not in explicit and not outline.recorded:
                     continue
                 state.planned.append(item)
+        state.planned = without_helpers(state.planned, options.targets)
         if not any(item.code != "absent" or item.outline.name in explicit for item in state.planned):
             raise NothingCompared(no_target(options.targets, options.recorded))
         lifted = time.monotonic()

@@ -294,7 +294,7 @@ class TargetResult:
         outside_contract: how many of the different cases are outside the target's contract.
         outside_executed: how many of the executed cases are.
         aa: A/A control: `{"cases": n, "differences": m}`: base against base.
-        both_raised: cases in which both arms raised the same exception.
+        both_raised: of the identical cases, those in which both arms raised the same exception.
         sources: number of cases executed by source (`grid`, `fuzz`, `recorded`).
         axes: of the executed cases, per axis and value: `{"layout": {"padded rows": {"identical": 3}}}`.
         relations: what must hold within one arm: per name `{"checked", "base", "head"}`, the latter two counting

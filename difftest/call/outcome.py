@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +56,14 @@ class NotCalled:
     """
 
     reason: str
+
+
+def _lacking(error: AttributeError) -> str:
+    """What an object that a case file made lacks of what the code asks of it; empty when it is the code's own."""
+    kind = type(error.obj)
+    if kind is SimpleNamespace or kind.__module__.startswith("difftest.cases."):
+        return f"it asks for {error.name}, which the case's {kind.__qualname__} lacks"
+    return ""
 
 
 _ENVIRONMENT = (ImportError, LiftError)
@@ -157,6 +166,10 @@ class Caller:
             return NotCalled(f"api-change: {error}")
         except BaseException as error:
             POISON.fill = None
+            if isinstance(error, AttributeError) and (lacks := _lacking(error)):
+                self.states.after()
+                self.process.settle()
+                return NotCalled(f"api-change: {lacks}")
             raised = self._exception(error)
         finally:
             POISON.fill = None

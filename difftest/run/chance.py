@@ -396,7 +396,10 @@ class Chance:
 
     def _noise_said(self, tried: list[_Tried], apart: _Apart | None, law: Law | None) -> str:
         if self.same_draws == self.cases:
-            return "both versions draw the same numbers for the same places, so noise is not the cause"
+            return (
+                "both versions draw the same numbers for the same places; the cause is not which ones, but may be what "
+                "is made of them"
+            )
         said = [f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree"]
         if self.equal:
             said[0] += (

@@ -191,6 +191,7 @@ class Planner:
         self._standins: dict[str, StandIns] = {}
         self._bound: dict[tuple[str, str], Bound] = {}
         self._signatures: dict[tuple[str, str], Signature] = {}
+        self._lacking: dict[tuple[str, str], str] = {}  # by arm and target, the symbol that was asked for
 
     def standins(self, package: str) -> StandIns:
         if package not in self._standins:
@@ -246,6 +247,10 @@ class Planner:
             planned.reason = _no_package(head, outline) or planned.reason
         elif left.closure is not None and right.closure is not None:
             planned.code = "same" if left.closure.digest == right.closure.digest else "changed"
+            for arm, other in ((base, "head"), (head, "base")):
+                if symbol := self._lacking.get((arm.label, outline.name)):
+                    without = f"{symbol} is in {other} alone, so there is nothing to compare it with"
+                    planned.notes.append(f"{without}; this target reaches it")
             if outline.signature:
                 planned.notes.append(
                     f"cases from the signature of {outline.name}, so the inputs are guesses; "
@@ -289,7 +294,10 @@ class Planner:
                 else:
                     # A class asks for its methods; one that neither tree has was not asked for.
                     found = [o for o in found if any(self.bind(o, arm).symbol for arm in present)]
-                    found = found or [o for o in outlines if any(self.observes(o, arm, pattern) for arm in present)]
+                    if not found:
+                        found = [o for o in outlines if any(self.observes(o, arm, pattern) for arm in present)]
+                        lacking = [arm.label for arm in arms if arm not in present]
+                        self._lacking.update({(label, o.name): pattern for o in found for label in lacking})
                     found = found or [self.from_signature(pattern, present)]
             if not found:
                 raise UsageError(f"--target {pattern} matches nothing{_close(pattern, [o.name for o in outlines])}")
@@ -322,6 +330,34 @@ class Planner:
     def observes(self, outline: Outline, arm: ArmSource, symbol: str) -> bool:
         bound = self.bind(outline, arm)
         return bound.closure is not None and bound.closure.reaches(symbol)
+
+
+def without_helpers(planned: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
+    """What is planned, without targets that head adds and that another one runs: that one, which both versions have,
+    says whether they do the same, and names them. One that was asked for by its name or symbol stays.
+    """
+    kept = []
+    for item in planned:
+        symbol = item.head.symbol
+        asked = not {item.outline.name, *item.outline.symbols}.isdisjoint(patterns)
+        through = (
+            []
+            if item.code != "added" or asked or symbol is None
+            else [
+                other
+                for other in planned
+                if other.code == "changed"
+                and other.head_index == item.head_index
+                and other.head.closure is not None
+                and other.head.closure.reaches(symbol)
+            ]
+        )
+        if not through:
+            kept.append(item)
+        for other in through[:1]:
+            added = f"added in head ({symbol}), so base has nothing to compare it with"
+            other.notes.append(f"{item.outline.name}: {added}; this target reaches it")
+    return kept
 
 
 def _unlike_syntax(base: Closure, head: Closure) -> list[str]:

@@ -330,6 +330,7 @@ class UnitRun:
         live: list[Live] = [None, None]
         inputs: dict[int, Any] = {}
         missing: dict[int, list[str]] = {}
+        taken: dict[int, tuple[set[str], set[str]]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
         for arm in (first_arm, 1 - first_arm):
@@ -338,6 +339,7 @@ class UnitRun:
             live[arm] = self.caller.live
             inputs[arm] = self.caller.inputs
             missing[arm] = list(self.arms[arm].loader.missing)
+            taken[arm] = set(self.arms[arm].chosen), self.arms[arm].dropped - self.arms[arm].took
             if arm == BASE:
                 generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
@@ -353,7 +355,6 @@ class UnitRun:
             self.not_measured(reason)
             return
         if is_environment(base) or is_environment(head):
-            self.counts["both_raised"] += base.raised == head.raised
             raised = base.raised if is_environment(base) else head.raised
             assert raised is not None
             if base.raised == head.raised:
@@ -396,12 +397,12 @@ class UnitRun:
                 return
             unsteady += apart[HEAD]
         if base.raised is not None and base.raised == head.raised:
-            self.counts["both_raised"] += 1
             if (case.contract or self.target.guessed) and base == head and case.recorded is None:
                 # Inputs that production sends do not raise; what raises here in both arms is the surroundings, or
                 # inputs that the function does not take.
                 self.not_measured(f"not exercised: both arms raise {base.raised[0]}: {base.raised[1][:200]}")
                 return
+            self.counts["both_raised"] += 1
         broken: list[Difference] = []
         if self.checks is not None and case.contract and case.recorded is None and not self.options.get("shapes"):
             self.index = index
@@ -447,6 +448,9 @@ class UnitRun:
             else:
                 self.same(index, case)
             return
+        if alone := _one_sided(taken):
+            self.not_measured(f"api-change: {alone}")
+            return
         if unsteady:
             note = f"{UNSTEADY} {', '.join(unsteady[:3])}"
             found = [item.noted(note) for item in found]
@@ -474,6 +478,7 @@ class UnitRun:
         if case.host != self.current:
             self.current, self.arms = case.host, self.arms_of(case.host)
         self.arms[arm].loader.missing.clear()
+        self.arms[arm].forget()
         try:
             return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
         finally:
@@ -552,7 +557,6 @@ class UnitRun:
         other = dead[3] if len(dead) > 3 else None
         if other is not None:
             self.not_measured(f"both arms end alike: {ARM_NAMES[arm]} {text}; {other}")
-            self.counts["both_raised"] += 1
             return
         if self.target.guessed and self.target.triton and kind == Kind.CRASH:
             # A kernel that is given indices at a guess reaches beyond its memory; what that hits is chance.
@@ -709,6 +713,18 @@ def _has_checks(target: Target) -> bool:
 def root_of(leaf: str) -> str:
     """The output or input that a leaf is part of."""
     return leaf.split("[")[0]
+
+
+def _one_sided(taken: Mapping[int, tuple[set[str], set[str]]]) -> str:
+    """What a case asks of one version that the other one cannot be asked for: an argument that may be left out.
+
+    Args:
+        taken: by arm, names that its functions took instead of a default, and names that they all left.
+    """
+    for arm in (HEAD, BASE):
+        if names := sorted(taken[arm][0] & taken[1 - arm][1]):
+            return f"{ARM_NAMES[arm]} alone takes {', '.join(names[:3])}, which this case gives"
+    return ""
 
 
 def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> str:

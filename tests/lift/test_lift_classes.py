@@ -156,7 +156,7 @@ def test_classes_made_of_fields(tmp_path: Path) -> None:
     arm = arm_of(tmp_path, {"pkg/__init__.py": "", "pkg/m.py": FIELDS})
     data = arm.get("pkg.m:Data")(start=7, last=1)
     assert (data.size(), data.first, data.limit, data.also, data.last) == (1, 7, 3, 4, 1)
-    assert [name for name, _ in arm.parameters(arm.get("pkg.m:Data"))] == ["items", "start", "last"]
+    assert [p.name for p in arm.parameters(arm.get("pkg.m:Data"))] == ["items", "start", "last"]
     slotted = arm.get("pkg.m:Slotted")(4)
     assert (slotted.twice(), slotted == arm.get("pkg.m:Slotted")(4), hasattr(slotted, "__dict__")) == (8, True, False)
     pair = arm.get("pkg.m:Pair")
