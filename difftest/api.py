@@ -55,6 +55,7 @@ from difftest.run.plan import (
 )
 from difftest.run.reduction import Found, Request, reduce_found
 from difftest.run.supervisor import Supervisor, Unit, started
+from difftest.run.unreached import unreached
 from difftest.shrink.reproducer import CASE as CASE_FILE
 from difftest.trees import Tree, open_tree
 from difftest.trees.cache import cache_folder, using
@@ -243,10 +244,18 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
             seconds={"total": round(time.monotonic() - began, 3), "lift": round(lifted - began, 3)},
             command=options.command or _command(options),
             notes=(*notes, *state.lost),
+            unreached=_unreached(state),
         )
         if state.lost:
             raise NotWritten("; ".join(state.lost), result)
         return result
+
+
+def _unreached(state: _Run) -> tuple[str, ...]:
+    """What no target of the whole catalog reaches of what changed; of a choice of targets, others may."""
+    if state.options.targets or state.options.recorded or state.options.case:
+        return ()
+    return unreached(state.planned, state.base, state.heads)
 
 
 def no_target(targets: Sequence[str], recorded: Sequence[Path] = ()) -> str:
@@ -600,7 +609,7 @@ def _unexecuted(state: _Run, item: Planned) -> TargetResult:
         code=item.code if item.code != "refused" else "changed",
         standins=item.standins,
         mode=NOT_EXECUTED,
-        notes=tuple(item.notes),
+        notes=() if identical else tuple(item.notes),
         closure=_closures(item),
     )
 

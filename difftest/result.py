@@ -373,7 +373,11 @@ CONTEXT_LINES = 2
 
 @dataclass(frozen=True)
 class RunResult:
-    """Everything a run found. `verdict` is the worst of the targets' verdicts."""
+    """Everything a run found. `verdict` is the worst of the targets' verdicts.
+
+    Attributes:
+        unreached: symbols of changed code that the catalog is about, and no target reaches; of a run of all targets.
+    """
 
     verdict: str
     base: Identity
@@ -383,6 +387,7 @@ class RunResult:
     seconds: Mapping[str, float]
     command: str = ""
     notes: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     @property

@@ -43,7 +43,17 @@ def sentence(result: RunResult) -> str:
     mark = "\0"
     before, found, after = said.partition(mark)
     said = before + f" ({compared})" * bool(found) + after.replace(mark, "")
-    return f"difftest: {result.verdict}. {said}{_unused(result)}; {_where(result.base, result.heads)}{_how(result)}."
+    said += _unreached(result) + _unused(result)
+    return f"difftest: {result.verdict}. {said}; {_where(result.base, result.heads)}{_how(result)}."
+
+
+def _unreached(result: RunResult) -> str:
+    """Changed code of which nothing is claimed."""
+    if not result.unreached:
+        return ""
+    first = plain(result.unreached[0], 120)
+    more = f" and {len(result.unreached) - 1} more" if len(result.unreached) > 1 else ""
+    return f"; changed and reached by no target: {first}{more}"
 
 
 def _unused(result: RunResult) -> str:

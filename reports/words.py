@@ -16,6 +16,7 @@ ORDER = (Verdict.DIFFERENT, Verdict.UNMEASURED, Verdict.EXPECTED, Verdict.IDENTI
 """Verdicts, the one that needs a reader most first."""
 
 AXES_SAID = 12
+UNREACHED_FILES = 8
 IDENTITY_FACTS = ("commit", "tree", "dirty", "sha256", "file", "version", "subject")
 """Details of an identity in the order shown; others follow by name."""
 
@@ -237,7 +238,7 @@ def standin_lines(result: RunResult) -> list[str]:
     """A line for each stand-in with the targets that touched it, and for what a capture told stand-ins of its host."""
     touched: dict[str, list[str]] = {}
     for target in result.targets:
-        for name in target.standins:
+        for name in target.standins if target.mode != NOT_EXECUTED else ():
             names = touched.setdefault(name, [])
             if target.name not in names:
                 names.append(target.name)
@@ -375,10 +376,22 @@ def reduced_lines(result: RunResult) -> list[str]:
     return lines
 
 
+def unreached_lines(result: RunResult) -> list[str]:
+    """What changed and no target reaches, a file a line."""
+    files: dict[str, list[str]] = {}
+    for symbol in result.unreached:
+        module, _, name = symbol.partition(":")
+        files.setdefault(module, []).append(name)
+    lines = [f"{plain(module, 120)}: {_some([plain(n, 80) for n in names], 6)}" for module, names in files.items()]
+    more = [f"and {plural(len(lines) - UNREACHED_FILES, 'more file')}"] if len(lines) > UNREACHED_FILES else []
+    return [f"changed, and reached by no target: {line}" for line in lines[:UNREACHED_FILES]] + more
+
+
 def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
     """What bears on the verdicts besides the mismatches: (title, lines), topics without lines left out."""
     topics = [
         ("Not measured", not_measured_lines(result)),
+        ("Not reached", unreached_lines(result)),
         ("Expected", expected_lines(result)),
         ("Small cases", reduced_lines(result)),
         ("A/A control", aa_lines(result)),

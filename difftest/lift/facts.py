@@ -26,6 +26,8 @@ from difftest.lift.source import (
     Import,
     SourceModule,
     Star,
+    bound_names,
+    replace_fields,
 )
 from difftest.lift.statements import FunctionNode, walk_statements
 from difftest.lift.syntax import syntax_hash
@@ -248,6 +250,11 @@ class Facts:
     def member(self, name: str) -> Member:
         return self._get("member", name, lambda: _member(self.source, name), lambda v: Member(**v))  # type: ignore[no-any-return]
 
+    @property
+    def definitions(self) -> dict[str, str]:
+        """By qualified name, digests of the functions, methods, classes without them and values at top level."""
+        return self._get("file", "definitions", lambda: _definitions(self.source), _revive_names)  # type: ignore[no-any-return]
+
     def parts(self, name: str) -> list[Part]:
         """What binds a name, in source order."""
         return self._get("parts", name, lambda: list(_parts(self.source, name)), _revive_parts)  # type: ignore[no-any-return]
@@ -283,6 +290,23 @@ class Facts:
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------
+
+
+def _definitions(source: SourceModule) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for node in walk_statements(source.statements, live=True):
+        if isinstance(node, ast.ClassDef):
+            methods = [inner for inner in node.body if isinstance(inner, FunctionNode)]
+            rest = [inner for inner in node.body if inner not in methods]
+            found.setdefault(node.name, []).append(syntax_hash(replace_fields(node, body=rest or [ast.Pass()])))
+            for method in methods:
+                found.setdefault(f"{node.name}.{method.name}", []).append(syntax_hash(method))
+        elif isinstance(node, FunctionNode):
+            found.setdefault(node.name, []).append(syntax_hash(node))
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            for name in bound_names(node):
+                found.setdefault(name, []).append(syntax_hash(node))
+    return {name: " ".join(digests) for name, digests in found.items()}
 
 
 def _imported(source: SourceModule, nodes: Iterable[ast.AST]) -> list[str]:
@@ -478,6 +502,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
+
+
+def _revive_names(data: dict[str, str]) -> dict[str, str]:
+    if not all(type(digest) is str for digest in data.values()):
+        raise ValueError("not digests")
+    return data
 
 
 def _revive_bindings(data: dict[str, list[int]]) -> dict[str, list[int]]:

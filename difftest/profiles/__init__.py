@@ -1,4 +1,5 @@
-"""What is particular to a package under test: which of its names need a stand-in. One module a package."""
+"""What is particular to a package under test: which of its names need a stand-in, what of it is looked at. One module a
+package."""
 
 from __future__ import annotations
 
@@ -28,6 +29,12 @@ def noise_functions(package: str) -> tuple[str, ...]:
     """Symbols of the package's functions that give its kernels their uniform numbers, of all versions."""
     profile = _profile(package)
     return () if profile is None else tuple(profile.NOISE)
+
+
+def concerns(package: str) -> tuple[str, ...]:
+    """The files and folders of the package, in all versions, that the catalog's targets are of."""
+    profile = _profile(package)
+    return () if profile is None else tuple(profile.CONCERNS)
 
 
 def _profile(package: str) -> Any:

@@ -366,3 +366,15 @@ NOISE = tuple(
     for name in ("tl_rand32", "tl_rand64", "murmur3_uniform32", "murmur3_uniform64")
 )
 """Functions that give a kernel its uniform numbers, besides Triton's own; no version has all of them."""
+
+CONCERNS = (
+    "vllm/v1/outputs.py",
+    "vllm/v1/sample",
+    "vllm/v1/spec_decode",
+    "vllm/v1/structured_output",
+    "vllm/v1/watermarking",
+    "vllm/v1/worker/gpu/sample",
+    "vllm/v1/worker/gpu/spec_decode",
+    "vllm/v1/worker/gpu/structured_outputs.py",
+)
+"""Sampler and mask code, and what prepares its inputs."""
