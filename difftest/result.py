@@ -361,6 +361,9 @@ NOT_EXECUTED = "not executed"
 UNUSED_ENTRY = "the manifest expects a difference that was not found"
 """How a run's note on an entry that matched nothing begins."""
 
+NEEDS_ACCELERATOR = ", which PyTorch refuses where there is no accelerator"
+"""In a target's note on what one version alone asks for."""
+
 EXAMPLES_CUT, BUDGET_CUT = "--examples", "the time budget ended"
 """How what is said of the cases that a limit left out begins."""
 
@@ -398,6 +401,11 @@ class RunResult:
         """Plain dicts and lists, as `difftest/schema/run.json` describes them."""
         data: dict[str, Any] = asdict(self)
         return {"schema": data.pop("schema"), **data}
+
+
+def accelerator_note(arm: str, what: str) -> str:
+    """That one version alone needs an accelerator for what it asks for."""
+    return f"{arm} alone asks for {what}{NEEDS_ACCELERATOR}; here it got plain memory, so the rest was compared"
 
 
 def overall(verdicts: list[str]) -> Verdict:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from difftest.call.freeze import Freezer
+from difftest.call.host import ASKED as HOST_ASKED
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
 from difftest.call.poison import FILLS, POISON, fills
 from difftest.call.values import case_id
@@ -18,7 +19,7 @@ from difftest.compare.outcomes import Difference, compare, only_poison, uncompar
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import change, evidence, likeness
-from difftest.result import MISMATCHES_SHOWN, Kind
+from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note
 from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
@@ -331,6 +332,7 @@ class UnitRun:
         inputs: dict[int, Any] = {}
         missing: dict[int, list[str]] = {}
         taken: dict[int, tuple[set[str], set[str]]] = {}
+        asked: dict[int, set[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
         for arm in (first_arm, 1 - first_arm):
@@ -339,10 +341,13 @@ class UnitRun:
             live[arm] = self.caller.live
             inputs[arm] = self.caller.inputs
             missing[arm] = list(self.arms[arm].loader.missing)
+            asked[arm] = set(HOST_ASKED)
             taken[arm] = set(self.arms[arm].chosen), self.arms[arm].dropped - self.arms[arm].took
             if arm == BASE:
                 generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
+        for arm in (BASE, HEAD):
+            self.notes += [accelerator_note(ARM_NAMES[arm], what) for what in sorted(asked[arm] - asked[1 - arm])]
         self.earlier_results(live)
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
@@ -479,6 +484,7 @@ class UnitRun:
             self.current, self.arms = case.host, self.arms_of(case.host)
         self.arms[arm].loader.missing.clear()
         self.arms[arm].forget()
+        HOST_ASKED.clear()
         try:
             return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
         finally:
@@ -663,7 +669,7 @@ class UnitRun:
                 "strangers": strangers,
                 "slowest": self.slowest,
                 "recorded": self.recordings.flush(),
-                "notes": self.notes + self.recordings.take_notes(),
+                "notes": list(dict.fromkeys(self.notes)) + self.recordings.take_notes(),
                 "told": [[*key[:5], count, key[5]] for key, count in self.told.items()],
                 "alike": self.alike,
                 "unclear": self.unclear,
