@@ -114,14 +114,16 @@ def _draws_apart(target: TargetResult) -> tuple[list[str], list[str]]:
 
 
 def _of_largest_group(target: TargetResult) -> list[_Named]:
-    """Changed lines that only the largest group's cases run, or, where there is no other, only differing cases."""
-    if len(target.groups) > 1:
-        own = set(target.groups[0].lines)
-        named = [
-            (c, [x for x in c.lines if x.sign == "+" and f"{c.head_path}:{x.head}" in own]) for c in target.changes
-        ]
-    else:
-        named = [(change, _ran(change, "differing")) for change in target.changes]
+    """Changed lines that all of the largest group's cases run and no identical case does; where there is no other
+    group, base's, too, that only differing cases run."""
+    if not target.groups:
+        return []
+    own = set(target.groups[0].lines)
+    alone = len(target.groups) == 1
+    named = [
+        (c, [x for x in c.lines if _place(c, x) in own or (alone and x.sign == "-" and x.ran == "differing")])
+        for c in target.changes
+    ]
     return [(change, lines) for change, lines in named if lines and change.runs != "import"]
 
 

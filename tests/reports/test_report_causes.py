@@ -150,11 +150,12 @@ def added(number: int, ran: str, text: str = "x") -> ChangedLine:
 def test_of_long_changes_the_lines_that_only_differing_cases_ran_come_first() -> None:
     long = changed("f", *(added(n, "both") for n in range(1, 60)))
     telling = changed("g", *(added(n, "differing" if n == 150 else "both") for n in range(100, 200)))
-    target = replace(FOUND, changes=(long, telling))
+    target = replace(FOUND, groups=(replace(GROUP, lines=("vllm/a.py:150",)),), changes=(long, telling))
     (shown,) = telling_changes(target, 20)
     assert (shown.symbol, [line.head for line in shown.lines], shown.cut) == ("vllm.a:g", [148, 149, 150, 151, 152], 95)
     assert telling_changes(target, 1_000) == [telling, long]
-    unmarked = replace(FOUND, changes=(replace(long, lines=tuple(added(n, "") for n in range(1, 60))),))
+    plain_lines = replace(long, lines=tuple(added(n, "") for n in range(1, 60)))
+    unmarked = replace(FOUND, groups=(replace(GROUP, lines=()),), changes=(plain_lines,))
     assert [len(change.lines) for change in telling_changes(unmarked, 20)] == [20]
 
 
@@ -325,9 +326,18 @@ def test_what_holds_for_the_largest_group_is_not_said_of_all() -> None:
     assert "only the states in which" not in cause_words(replace(only_states, kinds={"rng": 2, "value": 1}))
 
 
+def test_only_lines_that_all_cases_of_the_group_run_are_its_cause() -> None:
+    lines = changed("f", added(5, "differing"), added(6, "differing"), ChangedLine("-", 9, None, "x", "differing"))
+    target = replace(FOUND, groups=(replace(GROUP, lines=("vllm/a.py:6",)),), changes=(lines,))
+    assert "only differing ones run line 6 of vllm/a.py." in cause_words(target)
+    some = replace(FOUND, groups=(replace(GROUP, lines=()),), changes=(changed("f", added(5, "differing")),))
+    assert "only differing ones run" not in cause_words(some)
+
+
 def test_a_changed_constant_is_named_beside_the_lines_that_only_differing_cases_run() -> None:
     constant = replace(changed("SCALE", added(2, "both", "SCALE = 3")), runs="load")
-    target = replace(FOUND, groups=(replace(GROUP, lines=()),), changes=(constant, changed("f", added(5, "differing"))))
+    group = replace(GROUP, lines=("vllm/a.py:5",))
+    target = replace(FOUND, groups=(group,), changes=(constant, changed("f", added(5, "differing"))))
     assert "Changed, too, and run when they are loaded: SCALE (line 2 of vllm/a.py)." in cause_words(target)
 
 
