@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -159,7 +159,8 @@ class Explanation:
         return found
 
     def lines_run(self, index: int, arm: int) -> dict[str, set[int]] | None:
-        """The watched lines that one arm's call runs, by path; None when the case does not come to a call."""
+        """The watched lines that one arm's call runs, and making what it is given, by path; None when the case does not
+        come to a call."""
         watched: dict[str, list[int]] = self.asked["lines"][ARM_NAMES[arm]]
         folder = self.unit.child.setup["arms"][self.unit.unit["arms"][arm]]["folder"]
         self.raised_at = ""
@@ -177,20 +178,28 @@ class Explanation:
 
             return traced
 
-        if isinstance(self.call(index, arm, around), NotCalled):
+        if isinstance(self.call(index, arm, around, recorder), NotCalled):
             return None
         return {path: set(lines) & set(watched[path]) for _, path, lines in recorder.take() if path in watched}
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def call(self, index: int, arm: int, around: Around) -> Outcome | NotCalled:
-        """A call of one case in one arm with something around the function that is called."""
+    def call(self, index: int, arm: int, around: Around, preparing: AbstractContextManager[Any]) -> Outcome | NotCalled:
+        """A call of one case in one arm with something around the function that is called, and around what precedes."""
         case = self.cases[index]
-        return self.call_pool(index, arm, case, case.build(), around)
+        return self.call_pool(index, arm, case, case.build(), around, preparing)
 
-    def call_pool(self, index: int, arm: int, case: Case, pool: Pool, around: Around) -> Outcome | NotCalled:
+    def call_pool(
+        self,
+        index: int,
+        arm: int,
+        case: Case,
+        pool: Pool,
+        around: Around,
+        preparing: AbstractContextManager[Any] | None = None,
+    ) -> Outcome | NotCalled:
         unit = self.unit
-        unit.target = _wrapped(self.target, unit.unit["symbols"][arm], around)
+        unit.target = _wrapped(self.target, unit.unit["symbols"][arm], around, preparing or nullcontext())
         try:
             return unit.call(index, arm, case, pool, fills(case_id(self.target.name, pool))[0])
         finally:
@@ -198,12 +207,13 @@ class Explanation:
             unit.child.board.begin(unit.child.slot)
 
 
-def _wrapped(target: Target, symbol: str, around: Around) -> Target:
-    """The target with something around each call."""
+def _wrapped(target: Target, symbol: str, around: Around, preparing: AbstractContextManager[Any]) -> Target:
+    """The target with something around each call, and around making what it is given."""
 
     def prepare(arm: Arm, pool: Pool) -> Call:
         if target.prepare is not None:
-            call = target.prepare(arm, pool)
+            with preparing:
+                call = target.prepare(arm, pool)
         else:
             function = arm.get(symbol)
             call = Call(function, kwargs=arm.bind(function, pool))
