@@ -387,11 +387,14 @@ def _check(options: RunOptions) -> None:
         ("--jobs", options.jobs),
         ("--repeat", options.repeat),
         ("--shrink", options.shrink),
+        ("--timeout", options.timeout),
     ):
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be more than 0, not {value:g}")
     if options.out is not None:
         found_cases.check_out(options.out)
+    if "fuzz" in options.cases and importlib.util.find_spec("hypothesis") is None:
+        raise UsageError("--cases fuzz needs Hypothesis: pip install 'difftest-sampler[fuzz]'")
     if options.lines and importlib.util.find_spec("coverage") is None:
         raise UsageError("--lines needs coverage.py: pip install 'difftest-sampler[lines]'")
 

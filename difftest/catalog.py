@@ -92,12 +92,12 @@ def load_targets(modules: Iterable[str]) -> dict[str, Target]:
 
 
 def _import(name: str) -> object:
-    if not name.endswith(".py"):
-        return importlib.import_module(name)
     path = Path(name)
+    if not name.endswith(".py") and not path.is_absolute():
+        return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(f"difftest_user_cases_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UsageError(f"no case file {name}; give --cases-from a Python file that is there")
+        raise UsageError(f"no case file {name}; give --cases-from a Python file (.py) that is there")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

@@ -41,14 +41,22 @@ def cli() -> None:
 @click.option("--case", metavar="ID|FILE", help="Run only the case with this id, or the one kept in this file.")
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole run.")
 @click.option("--examples", type=int, metavar="N", help="Cases per target: so many of the grid, so many drawn.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the cases that a fuzz draws.")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
+)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
 @click.option(
     "--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest, or add to it."
 )
-@click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
+@click.option(
+    "--exceptions",
+    type=click.Choice(["type", "message", "any"]),
+    default="message",
+    show_default=True,
+    help="What must be the same where both raise: the type, the type and the message, or nothing.",
+)
 @click.option(
     "--cases-from",
     type=click.Path(path_type=Path, resolve_path=True),
@@ -145,10 +153,18 @@ def run(
 @click.option("--repeat", type=int, default=5, show_default=True, metavar="N", help="Calls in each arm; all exact.")
 @click.option("--target", "targets", multiple=True, metavar="T", help="Only the sites of this name, glob or symbol.")
 @click.option("--case", metavar="ID", help="Replay only the call with this id.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
+)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
-@click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
+@click.option(
+    "--exceptions",
+    type=click.Choice(["type", "message", "any"]),
+    default="message",
+    show_default=True,
+    help="What must be the same where both raise: the type, the type and the message, or nothing.",
+)
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole replay.")
 @click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
@@ -180,7 +196,9 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
 )
 @click.option("--budget", type=float, default=30.0, show_default=True, metavar="SECONDS", help="For the whole bench.")
 @click.option("--max-regression", metavar="PERCENT", help="Exit 4 when a shape's whole interval is beyond it.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
+)
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option(
     "--cases-from",
@@ -317,7 +335,13 @@ def demo(keep: Path | None) -> int:
 @cli.command()
 @click.option("--repo", type=click.Path(path_type=Path), help="Git repository [default: around here].")
 @click.option("--range", "revisions", required=True, metavar="A..B", help="The commits, as git understands it.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where commits are run: here, or on a Ray cluster.",
+)
 @click.option("--target", "targets", multiple=True, metavar="T", help="Target name, glob or module:qualname.")
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for each commit.")
 @click.option("--examples", type=int, metavar="N", help="Cases per target.")
@@ -347,8 +371,16 @@ def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any)
     metavar="FILE",
     help="A case file.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--exceptions", type=click.Choice(["type", "message", "any"]), default="message", show_default=True)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
+)
+@click.option(
+    "--exceptions",
+    type=click.Choice(["type", "message", "any"]),
+    default="message",
+    show_default=True,
+    help="What must be the same where both raise: the type, the type and the message, or nothing.",
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 def bisect(good: str, bad: str, **options: Any) -> int:
     """Find the first commit at which a case's outcome changes.

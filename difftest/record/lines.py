@@ -201,7 +201,7 @@ def read_blob(path: Path, size: int) -> Bytes:
     except OSError as error:
         raise CaptureError(f"{path}: cannot be read: {error.strerror}", "make it readable, or name another") from None
     if start != header or view:
-        raise CaptureError(f"{path}: not a blob of {size} bytes")
+        raise CaptureError(f"{path}: it does not begin as a blob of {size} bytes does")
     digest = hashlib.sha256(header)
     digest.update(data.data)
     if digest.hexdigest() != path.name.partition(".")[0]:
