@@ -425,19 +425,23 @@ def _chunked(verifier: Any, pool: Pool, call: Callable[[], Any]) -> Any:
 
 
 @functools.cache
-def _names_probabilistic(cls: Any) -> bool:
-    return '"probabilistic"' in inspect.getsource(cls)
+def _names(cls: Any, method: str) -> bool:
+    return f'"{method}"' in inspect.getsource(cls)
 
 
 def prepare_rejection(arm: Arm, pool: Pool) -> Call:
     """Requests come into slots 4 and 1; then a step with draft tokens is verified."""
     sampler = make_sampler(arm, pool)
     cls = arm.get(REJECTION_SAMPLER)
-    # What is standard now was one of two methods once.
-    old = _names_probabilistic(cls)
+    method = pool["method"]
+    if method == "block" and not _names(cls, method):
+        raise ApiChange(f"{cls.__qualname__} has no method {method}")
+    if method == "standard" and _names(cls, "probabilistic"):
+        method = "probabilistic"
+        arm.note("what is the method standard now is probabilistic, one of two methods")
     config = SimpleNamespace(
         num_speculative_tokens=pool["num_speculative_steps"],
-        rejection_sample_method="probabilistic" if old and pool["method"] != "synthetic" else pool["method"],
+        rejection_sample_method=method,
         synthetic_acceptance_rates=[0.8, 0.4],
         synthetic_acceptance_rate=0.6,
         enable_adaptive_verification=False,
