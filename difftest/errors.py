@@ -77,5 +77,9 @@ class LiftError(Exception):
         return f"{message} (reached by {' -> '.join(self.chain)})" if self.chain else message
 
 
+class MissingSymbol(LiftError):
+    """A case asks an arm for a symbol that its tree does not have; the case is `unmeasured: api-change` there."""
+
+
 class ApiChange(Exception):
     """An arm asks for an argument that the case does not carry; the target is `unmeasured: api-change` there."""

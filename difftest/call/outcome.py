@@ -17,7 +17,7 @@ from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
 from difftest.call.values import has_large, is_plain, own_copy
-from difftest.errors import ApiChange, LiftError
+from difftest.errors import ApiChange, LiftError, MissingSymbol
 from difftest.lift.failures import is_load_failure
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -130,7 +130,7 @@ class Caller:
             POISON.fill = fill  # what the tree's own code makes for the call and leaves unwritten is undefined, too
             with self.recorder:
                 prepared = self.prepared = self.prepare(target, symbol, arm, private)
-        except ApiChange as error:
+        except (ApiChange, MissingSymbol) as error:
             return NotCalled(f"api-change: {error}")
         except LiftError as error:
             return NotCalled(str(error))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from difftest.errors import LiftError
+from difftest.errors import MissingSymbol
 from difftest.lift.effects import effect_nodes
 from difftest.lift.failures import mark_load_failure
 from difftest.lift.hosted import hosted_modules
@@ -680,5 +680,5 @@ class _MethodBody:
         return self.owner
 
 
-def missing_symbol(symbol: str) -> LiftError:
-    return LiftError(f"no symbol {symbol} in this tree")
+def missing_symbol(symbol: str) -> MissingSymbol:
+    return MissingSymbol(f"no symbol {symbol} in this tree")

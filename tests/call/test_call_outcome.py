@@ -17,7 +17,7 @@ from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment
 from difftest.call.poison import FILLS, POISON
 from difftest.call.process import ProcessState
 from difftest.call.rng import GlobalStates
-from difftest.errors import ApiChange, LiftError
+from difftest.errors import ApiChange, LiftError, MissingSymbol
 from difftest.target import Call, Case, Made, Pool, Seeded, Target
 
 
@@ -117,7 +117,8 @@ def test_what_cannot_run_here_is_no_outcome_of_the_code(caller: Caller) -> None:
     ("error", "reason"),
     [
         (ApiChange("f requires k"), "api-change: f requires k"),
-        (LiftError("no symbol a:b"), "no symbol a:b"),
+        (LiftError("a.py cannot be parsed"), "a.py cannot be parsed"),
+        (MissingSymbol("no symbol a:b"), "api-change: no symbol a:b"),
         (ValueError("odd"), "inputs could not be made in base: ValueError: odd"),
         (SystemExit(1), "inputs could not be made in base: SystemExit: 1"),
     ],
