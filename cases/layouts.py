@@ -143,6 +143,10 @@ def lazy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if sys.platform == "linux" else 0)
     if _address_space() > _ROOMY:
         gc.collect()  # each launch under Triton's interpreter leaves a cycle that holds on to what it was given
+    if _address_space() > _ROOMY and gc.get_freeze_count():
+        gc.unfreeze()  # such a cycle was there when a file was parsed (difftest.lift.syntax)
+        gc.collect()
+        gc.freeze()
     pages = mmap.mmap(-1, max(count * dtype.itemsize, 1), flags=flags)
     return torch.frombuffer(pages, dtype=dtype, count=count).view(tuple(shape))
 

@@ -162,7 +162,7 @@ def parse(data: bytes, path: str = "<unknown>") -> ast.Module:
     collects = gc.isenabled()
     kept = _kept and collects
     if kept:
-        gc.collect(1)  # or what nobody holds any more would be kept as well
+        gc.collect()  # or what nobody holds any more would be kept as well; the rest is kept, so this takes little
     gc.disable()
     try:
         return ast.parse(data, filename=path)
