@@ -1,5 +1,6 @@
 """The axes of inputs: bytes that never change, layouts that keep values, and rows that cover every pair."""
 
+import gc
 import hashlib
 import itertools
 import weakref
@@ -180,6 +181,21 @@ def test_lazy_memory_that_only_a_cycle_holds_is_given_back_before_it_fills_the_a
         held.append(weakref.ref(rows))
         del rows, cycle
     assert sum(ref() is not None for ref in held) <= 4
+
+
+def test_so_is_memory_of_a_cycle_that_is_kept_from_the_collector() -> None:
+    held = []
+    try:
+        for _ in range(8):
+            rows = axes.lazy((4_000, 250_880), torch.float64)  # 8 GB
+            cycle: list[object] = [rows]
+            cycle.append(cycle)
+            held.append(weakref.ref(rows))
+            gc.freeze()  # as when a file is parsed
+            del rows, cycle
+        assert sum(ref() is not None for ref in held) <= 4
+    finally:
+        gc.unfreeze()
 
 
 def test_far_rows_begin_past_2_to_the_31_and_hold_the_values() -> None:
