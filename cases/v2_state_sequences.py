@@ -185,6 +185,11 @@ def _cases(name: str, draw: Draw) -> Callable[[], Iterator[Case]]:
     def cases() -> Iterator[Case]:
         build = functools.partial(_pool, draw=draw)
         yield from axes.cases_from(_axes(), build, name=name, contract=_contract, limit=15)
+        if draw is _sampling:  # the oldest versions have no stage for the temperature
+            build = functools.partial(_pool, draw=_without_temperature)
+            yield from axes.cases_from(
+                _axes(), build, name=name, contract=_contract, limit=5, prefix="no temperature: "
+            )
 
     return cases
 
@@ -305,6 +310,10 @@ def _sampling(s: Stream, vocab: int) -> dict[str, Any]:
         "seed": s.choice((None, 0, 7)),
         "logprobs": s.choice((None, 0, 3, -1)),
     }
+
+
+def _without_temperature(s: Stream, vocab: int) -> dict[str, Any]:
+    return {**_sampling(s, vocab), "temperature": s.choice((1.0, 0.0))}
 
 
 def _budgets(s: Stream, vocab: int) -> dict[str, Any]:

@@ -30,6 +30,9 @@ from difftest.cases import (
 )
 from difftest.errors import ApiChange
 from difftest.lift.arm import LiftedArm
+from difftest.lift.loader import Loader
+from difftest.lift.sources import Sources
+from difftest.lift.standins import StandIns
 from difftest.target import Case, Pool, Target
 
 
@@ -37,10 +40,10 @@ class Version(LiftedArm):
     """An arm over objects of this test file."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
-        self.label, self.device = "base", "cpu"
-        self.notes: dict[str, None] = {}
+        super().__init__(
+            "base", Loader("base", Sources(lambda name: None, lambda path: None), StandIns(), lambda m: "")
+        )
         self._objects = dict(objects)
-        self._parameters: dict[Any, Any] = {}
 
     def has(self, symbol: str) -> bool:
         return symbol in self._objects
