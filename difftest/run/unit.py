@@ -331,7 +331,7 @@ class UnitRun:
         live: list[Live] = [None, None]
         inputs: dict[int, Any] = {}
         missing: dict[int, list[str]] = {}
-        taken: dict[int, tuple[set[str], set[str]]] = {}
+        taken: dict[int, tuple[set[str], set[str]]] = {}  # chosen instead of a default; left by all functions
         asked: dict[int, set[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
@@ -453,8 +453,9 @@ class UnitRun:
             else:
                 self.same(index, case)
             return
-        if alone := _one_sided(taken):
-            self.not_measured(f"api-change: {alone}")
+        if names := sorted(taken[HEAD][0] & taken[BASE][1]):  # what head no longer takes is a difference
+            more = ", ".join(names[:3])
+            self.not_measured(f"api-change: head alone takes {more}, which this case gives")
             return
         if unsteady:
             note = f"{UNSTEADY} {', '.join(unsteady[:3])}"
@@ -719,18 +720,6 @@ def _has_checks(target: Target) -> bool:
 def root_of(leaf: str) -> str:
     """The output or input that a leaf is part of."""
     return leaf.split("[")[0]
-
-
-def _one_sided(taken: Mapping[int, tuple[set[str], set[str]]]) -> str:
-    """What a case asks of one version that the other one cannot be asked for: an argument that may be left out.
-
-    Args:
-        taken: by arm, names that its functions took instead of a default, and names that they all left.
-    """
-    for arm in (HEAD, BASE):
-        if names := sorted(taken[arm][0] & taken[1 - arm][1]):
-            return f"{ARM_NAMES[arm]} alone takes {', '.join(names[:3])}, which this case gives"
-    return ""
 
 
 def _not_called_reason(base: Outcome | NotCalled, head: Outcome | NotCalled) -> str:

@@ -32,6 +32,7 @@ def with_metadata(arm, pool):
 TARGETS = (
     Target("own.optional", ("pack.m:optional",), cases),
     Target("own.optional_and_wrong", ("pack.m:optional_and_wrong",), cases),
+    Target("own.removed", ("pack.m:removed",), cases),
     Target("own.scaled", ("pack.m:scaled",), cases, prepare=with_metadata),
     Target("own.pinned", ("pack.m:pinned",), cases),
     Target("own.raises", ("pack.m:raises",), cases),
@@ -46,6 +47,7 @@ import torch
 
 def optional(x): return x + 1
 def optional_and_wrong(x): return x + 1
+def removed(x, factor=None): return x + 1 if factor is None else (x + 1) * factor
 def scaled(x, metadata): return x * metadata.scale
 def pinned(x): return torch.zeros(3) + x[0]
 def raises(x):
@@ -59,6 +61,7 @@ import torch
 
 def optional(x, factor=None, limit=1): return (x + 1) * limit if factor is None else (x + 1) * factor
 def optional_and_wrong(x, factor=None): return x + 2
+def removed(x): return x + 1
 def scaled(x, metadata): return x * metadata.scale * metadata.more
 def pinned(x): return torch.zeros(3, pin_memory=True) + x[0]
 def raises(x):
@@ -106,6 +109,11 @@ def test_an_argument_that_one_version_alone_takes_is_not_compared(found: RunResu
 def test_what_differs_without_it_is_a_difference(found: RunResult) -> None:
     target = of(found, "own.optional_and_wrong")
     assert target.verdict == "different" and (target.cases.different, target.cases.unmeasured) == (15, 5)
+
+
+def test_what_head_no_longer_takes_is_a_difference(found: RunResult) -> None:
+    target = of(found, "own.removed")
+    assert target.verdict == "different" and (target.cases.different, target.cases.identical) == (5, 15)
 
 
 def test_what_a_case_files_own_object_lacks_is_an_api_change(found: RunResult) -> None:
