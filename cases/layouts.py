@@ -130,8 +130,9 @@ def guarded(tensor: Tensor, before: int = 1, after: int = 1, fill: float | bool 
 
 
 _MAP_NORESERVE = 0x4000  # Linux on x86 and Arm; Python 3.11 has no name for it
-_ROOMY = 24 << 30
-"""Bytes of address space up to which nothing is looked for that could be given back, which takes 70 ms."""
+_ROOMY, _FULL = 24 << 30, 42 << 30
+"""Bytes of address space up to which nothing is looked for that could be given back, which takes 70 ms; and up to which
+it is not looked for in what is kept from the collector, too, which takes half a second."""
 
 
 def lazy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -143,7 +144,7 @@ def lazy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if sys.platform == "linux" else 0)
     if _address_space() > _ROOMY:
         gc.collect()  # each launch under Triton's interpreter leaves a cycle that holds on to what it was given
-    if _address_space() > _ROOMY and gc.get_freeze_count():
+    if _address_space() > _FULL and gc.get_freeze_count():
         gc.unfreeze()  # such a cycle was there when a file was parsed (difftest.lift.syntax)
         gc.collect()
         gc.freeze()
