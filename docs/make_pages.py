@@ -86,9 +86,9 @@ def pair(result: RunResult) -> Iterator[str]:
             yield f"| `{target.name}` | {cell(target.reason, 300)} |"
     added = sorted({n.partition(":")[0] for t in result.targets for n in t.notes if ": added in head (" in n})
     if added:
-        names = ", ".join(f"`{name}`" for name in added)
+        named = ", ".join(f"`{name}`" for name in added)
         nothing = f"Added in {release(head)}, so there is nothing to compare with"
-        yield from ("", f"{nothing}; other targets reach them: {names}.")
+        yield from ("", f"{nothing}; other targets reach them: {named}.")
     for title, same in (("Identical though the code changed", False), ("Identical, and the code is the same", True)):
         names = [f"`{t.name}` ({t.cases.identical})" for t in alike if (t.code == "same") is same]
         if names:
