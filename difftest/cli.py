@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 _WRITES = ("--format", "--write-expect")
 _TREE = "a revision, WORKTREE, a folder, a wheel or sdist file, or pypi:NAME==VERSION"
 
+_device = click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
+)
+_exceptions = click.option(
+    "--exceptions",
+    type=click.Choice(["type", "message", "any"]),
+    default="message",
+    show_default=True,
+    help="What must be the same where both raise: the type, the type and the message, or nothing.",
+)
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(difftest.__version__, prog_name="difftest")
@@ -42,21 +53,13 @@ def cli() -> None:
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole run.")
 @click.option("--examples", type=int, metavar="N", help="Cases per target: so many of the grid, so many drawn.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the cases that a fuzz draws.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
-)
+@_device
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
 @click.option(
     "--write-expect", type=click.Path(path_type=Path), metavar="FILE", help="Draft such a manifest, or add to it."
 )
-@click.option(
-    "--exceptions",
-    type=click.Choice(["type", "message", "any"]),
-    default="message",
-    show_default=True,
-    help="What must be the same where both raise: the type, the type and the message, or nothing.",
-)
+@_exceptions
 @click.option(
     "--cases-from",
     type=click.Path(path_type=Path, resolve_path=True),
@@ -153,18 +156,10 @@ def run(
 @click.option("--repeat", type=int, default=5, show_default=True, metavar="N", help="Calls in each arm; all exact.")
 @click.option("--target", "targets", multiple=True, metavar="T", help="Only the sites of this name, glob or symbol.")
 @click.option("--case", metavar="ID", help="Replay only the call with this id.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
-)
+@_device
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="Manifest of expected differences.")
-@click.option(
-    "--exceptions",
-    type=click.Choice(["type", "message", "any"]),
-    default="message",
-    show_default=True,
-    help="What must be the same where both raise: the type, the type and the message, or nothing.",
-)
+@_exceptions
 @click.option("--budget", type=float, metavar="SECONDS", help="Time for the whole replay.")
 @click.option("--jobs", type=int, metavar="N", help="Processes that run cases [default: cores].")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
@@ -196,9 +191,7 @@ def replay(captures: tuple[Path, ...], formats: tuple[str, ...], **options: Any)
 )
 @click.option("--budget", type=float, default=30.0, show_default=True, metavar="SECONDS", help="For the whole bench.")
 @click.option("--max-regression", metavar="PERCENT", help="Exit 4 when a shape's whole interval is beyond it.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
-)
+@_device
 @click.option("--host", type=click.Choice(["vllm"]), help="Take the real objects from the installed package.")
 @click.option(
     "--cases-from",
@@ -371,16 +364,8 @@ def sweep(revisions: str, engine: str, formats: tuple[str, ...], **options: Any)
     metavar="FILE",
     help="A case file.",
 )
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where both versions run."
-)
-@click.option(
-    "--exceptions",
-    type=click.Choice(["type", "message", "any"]),
-    default="message",
-    show_default=True,
-    help="What must be the same where both raise: the type, the type and the message, or nothing.",
-)
+@_device
+@_exceptions
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time for one call before it counts as hanging.")
 def bisect(good: str, bad: str, **options: Any) -> int:
     """Find the first commit at which a case's outcome changes.

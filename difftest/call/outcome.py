@@ -61,7 +61,7 @@ class NotCalled:
 def _lacking(error: AttributeError) -> str:
     """What an object that a case file made lacks of what the code asks of it; empty when it is the code's own."""
     kind = type(error.obj)
-    if kind is SimpleNamespace or kind.__module__.startswith("difftest.cases."):
+    if kind is SimpleNamespace or kind.__module__.startswith(("difftest.cases.", "difftest_user_cases_")):
         return f"it asks for {error.name}, which the case's {kind.__qualname__} lacks"
     return ""
 

@@ -24,6 +24,14 @@ def cases():
         yield Case(f"number {number}", build, contract=number != 3)
 
 
+class Metadata:
+    scale = 2.0
+
+
+def with_class(arm, pool):
+    return Call(arm.get("pack.m:scaled"), args=(pool["x"], Metadata()))
+
+
 def with_metadata(arm, pool):
     metadata = SimpleNamespace(scale=2.0)
     return Call(arm.get("pack.m:scaled"), args=(pool["x"], metadata))
@@ -34,6 +42,7 @@ TARGETS = (
     Target("own.optional_and_wrong", ("pack.m:optional_and_wrong",), cases),
     Target("own.removed", ("pack.m:removed",), cases),
     Target("own.scaled", ("pack.m:scaled",), cases, prepare=with_metadata),
+    Target("own.classed", ("pack.m:scaled",), cases, prepare=with_class),
     Target("own.pinned", ("pack.m:pinned",), cases),
     Target("own.raises", ("pack.m:raises",), cases),
     Target("own.caller", ("pack.m:caller",), cases),
@@ -117,9 +126,10 @@ def test_what_head_no_longer_takes_is_a_difference(found: RunResult) -> None:
 
 
 def test_what_a_case_files_own_object_lacks_is_an_api_change(found: RunResult) -> None:
-    target = of(found, "own.scaled")
-    assert target.verdict == "unmeasured"
-    assert target.reason.startswith("api-change: it asks for more, which the case's SimpleNamespace lacks")
+    for name, kind in (("own.scaled", "SimpleNamespace"), ("own.classed", "Metadata")):
+        target = of(found, name)
+        assert target.verdict == "unmeasured"
+        assert target.reason.startswith(f"api-change: it asks for more, which the case's {kind} lacks")
 
 
 def test_pinned_memory_that_one_version_asks_for_is_said(found: RunResult) -> None:
