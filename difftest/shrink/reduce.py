@@ -40,6 +40,12 @@ _DRAWS = 8
 _LIKELY = 5
 """Requests that are tried as the only ones then."""
 
+_REQUESTS = 3
+"""Requests, and with `_FEW` ids of the vocabulary, that a reader looks through at once."""
+
+_CHANCES = 512
+"""So many drawn at random are tried where what is left is more than that."""
+
 SMALL = (1, 2, 3, 4, 8, 16, 32)
 """Lengths to which a size is cut first; then one more than a block may have, a power of two."""
 
@@ -92,23 +98,28 @@ class Reducer:
 
     def run(self) -> Pool:
         """The smallest pool found; ends when no pass gets further or the time is over."""
-        boldly = (self._all_at_once,)
-        shape = (self._layouts, self._requests, self._drafts, self._sizes, self._features, self._lists)
-        values = (self._dtypes, self._values, self._elements)
         try:
-            self._repeated(boldly)  # what is small is executed in a moment, and so is all that follows
-            for self._fine in (False, True):
-                before = -1
-                while len(self.steps) > before:
-                    before = len(self.steps)
-                    self._repeated(shape)  # first: what is simpler may no longer differ when it is cut
-                    for each in values:
-                        each()
-                if largest_axis(self.pool) < 2 * _COARSE:
-                    break  # that was all
+            self._all_passes()
+            if (requests(self.pool) > _REQUESTS or largest_axis(self.pool) > _FEW) and self._by_chance():
+                self._all_passes()
         except OutOfTimeError:
             pass
         return self.pool
+
+    def _all_passes(self) -> None:
+        boldly = (self._all_at_once,)
+        shape = (self._layouts, self._requests, self._drafts, self._sizes, self._features, self._lists)
+        values = (self._dtypes, self._values, self._elements)
+        self._repeated(boldly)  # what is small is executed in a moment, and so is all that follows
+        for self._fine in (False, True):
+            before = -1
+            while len(self.steps) > before:
+                before = len(self.steps)
+                self._repeated(shape)  # first: what is simpler may no longer differ when it is cut
+                for each in values:
+                    each()
+            if largest_axis(self.pool) < 2 * _COARSE:
+                break  # that was all
 
     def _repeated(self, passes: Sequence[Callable[[], None]]) -> None:
         before = -1
@@ -174,6 +185,13 @@ class Reducer:
         for plan in plans:
             if self._try(lambda plan=plan: functools.reduce(after, plan, self.pool)):  # type: ignore[misc]
                 return
+
+    def _by_chance(self) -> bool:
+        """Few requests and few ids of the original, drawn at random: what shows where values and noise happen to meet
+        is lost when any of them is left out, and is found again with others. Whether they were."""
+        original = self.steps[0]
+        draw = random.Random(len(self.steps))
+        return any(self._try(lambda: _drawn(original, draw)) for _ in range(_CHANCES))
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
@@ -480,6 +498,17 @@ def _narrow(pool: Pool, ids: Sequence[int]) -> Pool:
             pool = sizes_of(pool).cut(size, keep, Cut((LATER,)))
     if pool is before:
         raise ValueError("nothing is long")
+    return pool
+
+
+def _drawn(pool: Pool, draw: random.Random) -> Pool:
+    """No more requests and ids than are looked through at once, as many as are drawn and those that are drawn."""
+    size = next(iter(sizes_of(pool).by_request()), 0)
+    if size > _REQUESTS:
+        pool = sizes_of(pool).cut(size, sorted(draw.sample(range(size), draw.randint(1, _REQUESTS))), Cut((FIRST,)))
+    for size, _ in sorted(sizes_of(pool).lengths(LATER), reverse=True):
+        if size > _FEW:
+            pool = sizes_of(pool).cut(size, sorted(draw.sample(range(size), draw.randint(2, _FEW))), Cut((LATER,)))
     return pool
 
 
