@@ -319,7 +319,7 @@ class _Ways:
 
     def load(self, own: Operator) -> Operator:
         """The shortcut of `load(pointer, mask, other)`."""
-        load = self.interpreter._interpreter.load
+        memory = self.interpreter._interpreter
         numpy_dtype = self.interpreter._get_np_dtype
 
         def loaded(pointer: Any, mask: Any = None, other: Any = None, *more: Any, **named: Any) -> Any:
@@ -333,14 +333,14 @@ class _Ways:
                 return own(pointer, mask, other)
             if fallback.size == 1 and not fallback.item():
                 fallback = np.zeros_like(fallback)  # the interpreter takes a single -0.0 for no `other`
-            data = load(pointer.handle.data, reach, fallback, dtype)
+            data = memory.load(pointer.handle.data, reach, fallback, dtype)
             return self.made(data, kind, pointer)
 
         return loaded
 
     def store(self, own: Operator) -> Operator:
         """The shortcut of `store(pointer, value, mask)`."""
-        store = self.interpreter._interpreter.store
+        memory = self.interpreter._interpreter
         numpy_dtype = self.interpreter._get_np_dtype
 
         def stored(pointer: Any, value: Any, mask: Any = None, *more: Any, **named: Any) -> Any:
@@ -351,7 +351,7 @@ class _Ways:
             data = self.stored(value, pointer, kind, numpy_dtype(kind))
             if data is None:
                 return own(pointer, value, mask)
-            store(pointer.handle.data, data, reach)
+            memory.store(pointer.handle.data, data, reach)
             return self.tensor(None, self.tl.void)
 
         return stored

@@ -6,6 +6,7 @@ deterministic, so it comes to the same candidate again, whose verdict then is ho
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from difftest.call.bounds import Reach, watched
 from difftest.call.outcome import NotCalled, Outcome, is_environment
 from difftest.call.poison import FILLS, fills
 from difftest.call.values import case_id
@@ -25,7 +27,7 @@ from difftest.result import Kind
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.relations import Live, RelationChecks
 from difftest.run.unit import UNSTEADY, UnitRun
-from difftest.shrink.reduce import OutOfTimeError, Reducer, requests
+from difftest.shrink.reduce import OutOfTimeError, Reducer, are_small, requests
 from difftest.shrink.tree import copied, largest_axis, pool_bytes
 from difftest.target import Case, Pool, Target
 
@@ -123,6 +125,7 @@ class ShrinkRun(UnitRun):
         self.briefly = self.task["kind"] not in DEADLY
         self.carefully = False
         self.reads_beside = True  # not asked
+        self.inside = [False, False]  # not asked
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
             return {"reason": "the case is not the same when it is built again"}
@@ -137,6 +140,7 @@ class ShrinkRun(UnitRun):
             self.briefly = False
             if not self.accepts(pool, always=True):
                 return {"reason": f"{ALONE}{self.unjudged}"}
+        self.inside = [self.target.triton and self.keeps_inside(arm, pool) for arm in (BASE, HEAD)]
         self.reads_beside = not self.target.triton or not self.differs_by_itself(pool)
         if self.target.triton and self.reads_beside and number not in self.left_over and len(self.task["choices"]) > 1:
             self.left_over.append(number)
@@ -220,6 +224,19 @@ class ShrinkRun(UnitRun):
         gaps = untouched_gaps(one, other, FILLS)
         return not compare(one, other, gaps, gaps, as_recorded=True)
 
+    def keeps_inside(self, arm: int, pool: Pool) -> bool:
+        """Whether an arm's kernels keep to the memory of their tensors, as they must then on every candidate."""
+        number = self.candidates
+        case = replace(self.original, build=lambda: copied(pool))
+
+        def look() -> bool:
+            with watched() as reach:
+                self.call(number, arm, case, copied(pool), fills(case_id(self.target.name, pool))[0])
+            self.child.board.begin(self.child.slot)
+            return not reach.outside
+
+        return self.decided(lambda: number not in self.dead and look())
+
     @property
     def unsteady(self) -> bool:
         """Whether head was found not to be deterministic, so that it may do what base does by chance."""
@@ -269,7 +286,7 @@ class ShrinkRun(UnitRun):
         """Whether no further candidate is to be tried. What is large still has more time, and while other processes
         run instead of this one no time passes, up to a limit."""
         own, more = self.late(), (_MORE_TIME - 1) * self.task["seconds"]
-        large = not _are_small([self.before, pool_bytes(self.best)], requests(self.best), largest_axis(self.best))
+        large = not are_small([self.before, pool_bytes(self.best)], requests(self.best), largest_axis(self.best))
         return time.monotonic() - self.until > 2 * more or own > more or (own > 0 and not large)
 
     def has_time(self) -> bool:
@@ -364,8 +381,14 @@ class ShrinkRun(UnitRun):
     def seems(self, number: int, case: Case, pool: Pool, identity: str) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
         fill, other = self.pair = fills(identity)
-        base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
-        head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
+        with self.watch(BASE) as base_reach:
+            base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
+        with self.watch(HEAD) as head_reach:
+            head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
+        for name, reach in zip(ARM_NAMES, (base_reach, head_reach), strict=True):
+            if reach.outside:
+                self.unjudged = f", but {name} has a {reach.outside} outside of its tensors"
+                return False
         for outcome in (base, head):
             if isinstance(outcome, NotCalled):
                 self.unjudged = f", it is unmeasured: {outcome.reason}"[:300]
@@ -394,6 +417,10 @@ class ShrinkRun(UnitRun):
             self.index = number
             found += self.checks.check(pool, (base_live, live))
         return self.is_looked_for(found)
+
+    def watch(self, arm: int) -> contextlib.AbstractContextManager[Reach]:
+        """Look at an arm's kernels where they kept to the memory of their tensors on the original."""
+        return watched() if self.inside[arm] else contextlib.nullcontext(Reach())
 
     def relates(self, pool: Pool) -> bool:
         """Whether the case file's relations can take the candidate, as they must when it is run by itself."""
@@ -459,12 +486,7 @@ class ShrinkRun(UnitRun):
 
 
 def _is_small(record: dict[str, Any]) -> bool:
-    return not record["reason"] and _are_small(record["bytes"], record["requests"][1], record["largest_axis"][1])
-
-
-def _are_small(sizes: list[int], many: int, longest: int) -> bool:
-    """Whether the bytes are a twentieth of what they were, or the requests and the ids are few."""
-    return sizes[1] * 20 <= sizes[0] or (many <= 3 and longest <= 16)
+    return not record["reason"] and are_small(record["bytes"], record["requests"][1], record["largest_axis"][1])
 
 
 def _size(record: dict[str, Any]) -> int:

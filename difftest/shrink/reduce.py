@@ -43,8 +43,14 @@ _LIKELY = 5
 _REQUESTS = 3
 """Requests, and with `_FEW` ids of the vocabulary, that a reader looks through at once."""
 
+_SHARE = 20
+"""The part of the original's bytes of which the same is said."""
+
 _CHANCES = 512
 """So many drawn at random are tried where what is left is more than that."""
+
+_CHANCES_OF = 1 << 14
+"""Bytes of an original up to which they are drawn in a moment."""
 
 SMALL = (1, 2, 3, 4, 8, 16, 32)
 """Lengths to which a size is cut first; then one more than a block may have, a power of two."""
@@ -100,7 +106,7 @@ class Reducer:
         """The smallest pool found; ends when no pass gets further or the time is over."""
         try:
             self._all_passes()
-            if (requests(self.pool) > _REQUESTS or largest_axis(self.pool) > _FEW) and self._by_chance():
+            if not self._is_small(self.pool) and self._by_chance():
                 self._all_passes()
         except OutOfTimeError:
             pass
@@ -191,7 +197,17 @@ class Reducer:
         is lost when any of them is left out, and is found again with others. Whether they were."""
         original = self.steps[0]
         draw = random.Random(len(self.steps))
-        return any(self._try(lambda: _drawn(original, draw)) for _ in range(_CHANCES))
+
+        def drawn() -> Pool:
+            made = _drawn(original, draw)
+            if not self._is_small(made):
+                raise ValueError("there are more where nothing was drawn")
+            return made
+
+        return pool_bytes(original) <= _CHANCES_OF and any(self._try(drawn) for _ in range(_CHANCES))
+
+    def _is_small(self, pool: Pool) -> bool:
+        return are_small((pool_bytes(self.steps[0]), pool_bytes(pool)), requests(pool), largest_axis(pool))
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
@@ -438,6 +454,11 @@ class _Steps:
         if isinstance(taken, Exception):
             raise taken
         return taken
+
+
+def are_small(sizes: Sequence[int], many: int, longest: int) -> bool:
+    """Whether the bytes, before and after, are a twentieth of what they were, or the requests and the ids are few."""
+    return sizes[1] * _SHARE <= sizes[0] or (many <= _REQUESTS and longest <= _FEW)
 
 
 def requests(pool: Pool) -> int:

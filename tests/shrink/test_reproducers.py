@@ -267,6 +267,61 @@ def test_what_rests_on_memory_beside_the_tensors_is_no_step_to_a_small_case(
     assert (record.reason, record.requests, record.largest_axis) == ("", (40, 6), (50, 6))
 
 
+KERNELS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _scaled(values, scales, places, out, size, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    place = tl.load(places).to(tl.int32)
+    kept = tl.load(scales + place) != 0.5
+    value = tl.where(kept, tl.load(values + i, mask=i < size, other=0.0) * 2, 0.0)
+    tl.store(out + i, value + MORE, mask=i < size)
+
+
+def scaled(values, scales, places):
+    out = torch.empty_like(values)
+    _scaled[(1,)](values, scales, places, out, values.numel(), BLOCK=64)
+    return out
+"""
+"""A kernel that follows a number of which nobody can tell that it is an index; what it finds there hardly matters."""
+
+KERNEL_CASES = """
+import torch
+from difftest.target import Case, Target
+
+CASES = [Case("nine", lambda: {"values": torch.ones(9), "scales": torch.ones(6), "places": torch.tensor([5.0])})]
+TARGETS = (Target("user.kernel", ("pack.scaled:scaled",), lambda: CASES, triton=True),)
+"""
+
+
+def test_a_kernel_that_keeps_to_its_tensors_does_so_on_the_small_case(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "cases.py").write_text(KERNEL_CASES)
+    for name, more in (("base", "0"), ("head", "(place >= 3)")):
+        (tmp_path / name / "pack").mkdir(parents=True)
+        (tmp_path / name / "pack" / "__init__.py").write_text("")
+        (tmp_path / name / "pack" / "scaled.py").write_text(KERNELS.replace("MORE", more))
+    request = api.RunOptions(
+        base=str(tmp_path / "base"),
+        heads=(str(tmp_path / "head"),),
+        targets=("user.kernel",),
+        cases_from=(tmp_path / "cases.py",),
+        out=tmp_path / "out",
+        explain=False,
+        jobs=1,
+    )
+    (target,) = api.run(request).targets
+    (record,) = target.reduced
+    assert record.reason == ""
+    pool = read_case(Path(record.path) / "case.safetensors").pool()
+    assert len(pool["values"]) == 1
+    assert len(pool["scales"]) > pool["places"].item() >= 3
+
+
 @pytest.mark.parametrize(("kind", "seen"), [("value", "undefined"), ("undefined", "value"), ("shape", "undefined")])
 def test_a_value_that_is_undefined_when_its_case_is_run_alone_is_reduced_as_that(kind: str, seen: str) -> None:
     sent = []

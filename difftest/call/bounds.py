@@ -1,0 +1,124 @@
+"""Whether kernels in Triton's CPU interpreter keep to the memory of the tensors that they are launched with.
+
+What a kernel reads beyond it is another thing in each process, and changes what comes out, or does so by chance only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from difftest.call.interpreter import interpreting
+
+_ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
+
+
+@dataclass
+class Reach:
+    """What the kernels launched meanwhile did.
+
+    Attributes:
+        outside: the name of an access beyond the tensors, `load` or `store` say; empty when there was none.
+    """
+
+    outside: str = ""
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Reach]:
+    """Look at each place that a kernel is about to read or write. A kernel that reaches outside ends there, with an
+    error, and touches nothing outside. Compiled kernels cannot be looked at."""
+    reach = Reach()
+    if not interpreting():
+        yield reach
+        return
+    from triton.runtime import interpreter
+
+    memory, executor = interpreter._interpreter, interpreter.GridExecutor
+    launch, own = executor.__call__, {name: getattr(memory, name) for name in _ACCESSES if hasattr(memory, name)}
+    known: list[_Known | None] = [None]
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before, known[0] = known[0], _known((*args, *kwargs.values()))
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            known[0] = before
+
+    def looked_at(name: str, access: Any) -> Any:
+        def looked(*args: Any) -> Any:
+            if known[0] is not None and not known[0].holds(name, args):
+                reach.outside = name
+                raise IndexError(f"a {name} outside of the kernel's tensors")
+            return access(*args)
+
+        return looked
+
+    executor.__call__ = call
+    for name, access in own.items():
+        setattr(memory, name, looked_at(name, access))
+    try:
+        yield reach
+    finally:
+        executor.__call__ = launch
+        for name, access in own.items():
+            setattr(memory, name, access)
+
+
+class _Known:
+    """The memory of some tensors.
+
+    Args:
+        parts: (first byte, byte after the last) of each.
+    """
+
+    def __init__(self, parts: set[tuple[int, int]]) -> None:
+        ends = sorted(parts)
+        self.starts = np.array([start for start, _ in ends], np.uint64)
+        self.ends = np.array([end for _, end in ends], np.uint64)
+
+    def holds(self, name: str, args: Sequence[Any]) -> bool:
+        """Whether an access keeps to it: `args` are those of the interpreter's own function of that name."""
+        if name == "load":
+            pointers, mask, _, dtype = args
+            size = np.dtype(dtype).itemsize
+        elif name == "store":
+            pointers, values, mask = args
+            size = values.itemsize
+        elif name == "atomic_rmw":
+            _, pointers, values, mask, _ = args
+            size = values.itemsize
+        else:
+            pointers, values, mask = args[0], args[1], None
+            size = values.itemsize
+        places = np.asarray(pointers).reshape(-1)
+        if mask is not None:
+            places = places[np.broadcast_to(mask, np.shape(pointers)).reshape(-1)]
+        if not places.size:
+            return True
+        if not self.starts.size:
+            return False
+        at = np.searchsorted(self.starts, places.astype(np.uint64), side="right") - 1
+        return bool((at >= 0).all() and (places.astype(np.uint64) + np.uint64(size) <= self.ends[at]).all())
+
+
+def _known(values: Sequence[Any]) -> _Known | None:
+    """The memory of the tensors among a launch's arguments; None where an argument may hold some that are not seen."""
+    parts: set[tuple[int, int]] = set()
+    left = list(values)
+    while left:
+        value = left.pop()
+        value = getattr(value, "base", value)  # of what stands for a tensor as another dtype, or describes one
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            parts.add((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+        elif isinstance(value, tuple | list):
+            left += value
+        elif hasattr(value, "data_ptr"):
+            return None
+    return _Known(parts)
