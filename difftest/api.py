@@ -38,11 +38,12 @@ from difftest.result import (
     CaseCounts,
     RunResult,
     TargetResult,
+    Unexecuted,
     Verdict,
     overall,
 )
 from difftest.run import found as found_cases
-from difftest.run.causes import Differing, find_causes, look_ahead, mismatch_of
+from difftest.run.causes import Compared, find_causes, look_ahead, mismatch_of
 from difftest.run.plan import (
     ArmSource,
     Planned,
@@ -55,6 +56,7 @@ from difftest.run.plan import (
 )
 from difftest.run.reduction import Found, Request, reduce_found
 from difftest.run.supervisor import Supervisor, Unit, started
+from difftest.run.unexecuted import unexecuted
 from difftest.run.unreached import unreached
 from difftest.shrink.reproducer import CASE as CASE_FILE
 from difftest.trees import Tree, open_tree
@@ -171,6 +173,7 @@ class _Run:
     shares: dict[int, list[Unit]] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    unexecuted: tuple[Unexecuted, ...] = ()
 
 
 def run(options: RunOptions, observer: Observer | None = None, supervisor: Supervisor | None = None) -> RunResult:
@@ -245,6 +248,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
             command=options.command or _command(options),
             notes=(*notes, *state.lost),
             unreached=_unreached(state),
+            unexecuted=state.unexecuted,
         )
         if state.lost:
             raise NotWritten("; ".join(state.lost), result)
@@ -486,14 +490,21 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
         finished,
         time.monotonic() + options.budget if options.budget else None,
     )
-    differing = {
-        i: Differing(item := state.planned[i], shares[i], (state.base, state.heads[item.head_index]), result)
+    compared = {
+        i: Compared(item := state.planned[i], shares[i], (state.base, state.heads[item.head_index]), state.results[i])
         for i in todo
-        if (result := state.results[i]).verdict == Verdict.DIFFERENT
     }
+    differing = {i: each for i, each in compared.items() if each.result.verdict == Verdict.DIFFERENT}
     allowed = max(EXPLAIN_SECONDS, EXPLAIN_SHARE * (time.monotonic() - began))
     seconds = min(allowed, options.budget or allowed) if options.explain else None
     state.results |= find_causes(differing, supervisor, unit_options, seconds, known)
+    if options.explain:
+        identical = {
+            i: each
+            for i, each in compared.items()
+            if each.planned.code == "changed" and each.result.verdict in (Verdict.IDENTICAL, Verdict.EXPECTED)
+        }
+        state.unexecuted = unexecuted(identical, differing, supervisor, unit_options, known, options.budget)
 
 
 def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:

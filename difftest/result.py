@@ -234,6 +234,30 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Unexecuted:
+    """Changed lines of a definition that was compared in identical targets alone, and that none of their cases ran.
+
+    Attributes:
+        symbol: `module:qualname`.
+        head: spec of the version that it was compared in.
+        arm, path: whose lines they are, and their file: head's, or base's where head has none in their place.
+        lines: their numbers.
+        changed: changed lines of the definition that a call can run, these among them.
+        targets: names of the targets that reach it.
+        cases: how many of their cases were run once more to see which lines they run.
+    """
+
+    symbol: str
+    head: str
+    arm: str
+    path: str
+    lines: tuple[int, ...]
+    changed: int
+    targets: tuple[str, ...]
+    cases: int
+
+
+@dataclass(frozen=True)
 class Reduced:
     """A differing case made small, with the same kind of mismatch at the same leaf.
 
@@ -380,6 +404,7 @@ class RunResult:
 
     Attributes:
         unreached: symbols of changed code that the catalog is about, and no target reaches; of a run of all targets.
+        unexecuted: what changed of the code of identical targets, and none of the cases looked at ran.
     """
 
     verdict: str
@@ -391,6 +416,7 @@ class RunResult:
     command: str = ""
     notes: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
+    unexecuted: tuple[Unexecuted, ...] = ()
     schema: str = SCHEMA
 
     @property

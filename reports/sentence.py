@@ -43,8 +43,17 @@ def sentence(result: RunResult) -> str:
     mark = "\0"
     before, found, after = said.partition(mark)
     said = before + f" ({compared})" * bool(found) + after.replace(mark, "")
-    said += _unreached(result) + _unused(result)
+    said += _unexecuted(result) + _unreached(result) + _unused(result)
     return f"difftest: {result.verdict}. {said}; {_where(result.base, result.heads)}{_how(result)}."
+
+
+def _unexecuted(result: RunResult) -> str:
+    """Definitions of which no case ran a changed line."""
+    found = [item for item in result.unexecuted if len(item.lines) == item.changed]
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"; changed and run by none of the cases looked at: {plain(found[0].symbol, 120)}{more}"
 
 
 def _unreached(result: RunResult) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from difftest.lift.lines import ranges
 from difftest.result import NOT_EXECUTED as NOT_EXECUTED
 from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Verdict
 
@@ -17,6 +18,7 @@ ORDER = (Verdict.DIFFERENT, Verdict.UNMEASURED, Verdict.EXPECTED, Verdict.IDENTI
 
 AXES_SAID = 12
 UNREACHED_FILES = 8
+UNEXECUTED = 8
 IDENTITY_FACTS = ("commit", "tree", "dirty", "sha256", "file", "version", "subject")
 """Details of an identity in the order shown; others follow by name."""
 
@@ -387,10 +389,27 @@ def unreached_lines(result: RunResult) -> list[str]:
     return [f"changed, and reached by no target: {line}" for line in lines[:UNREACHED_FILES]] + more
 
 
+def unexecuted_lines(result: RunResult) -> list[str]:
+    """Changed lines of identical targets that no case ran, a definition a line."""
+    found = sorted(result.unexecuted, key=lambda item: len(item.lines) < item.changed)
+    lines = []
+    for item in found[:UNEXECUTED]:
+        cases = f"the {plural(item.cases, 'case')} looked at of {_some(item.targets, 2)}"
+        which = f"line{'s' * (len(item.lines) > 1)} {ranges(item.lines)} of {plain(item.path, 120)}"
+        which += " in base" * (item.arm == "base")
+        part = (
+            "what changed" if len(item.lines) == item.changed else f"{len(item.lines)} of {item.changed} changed lines"
+        )
+        lines.append(f"{plain(item.symbol, 160)}: {part} ({which}): run by none of {cases}")
+    more = [f"and {plural(len(found) - UNEXECUTED, 'more definition')}"] if len(found) > UNEXECUTED else []
+    return lines + more
+
+
 def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
     """What bears on the verdicts besides the mismatches: (title, lines), topics without lines left out."""
     topics = [
         ("Not measured", not_measured_lines(result)),
+        ("Not run", unexecuted_lines(result)),
         ("Not reached", unreached_lines(result)),
         ("Expected", expected_lines(result)),
         ("Small cases", reduced_lines(result)),

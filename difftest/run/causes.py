@@ -27,8 +27,8 @@ _FOR_ORDER = ("number", "drawn", "change")
 
 
 @dataclass
-class Differing:
-    """One target that differs from base.
+class Compared:
+    """One target that was compared.
 
     Attributes:
         units: the shares of its cases.
@@ -76,22 +76,22 @@ def look_ahead(
 
 
 def find_causes(
-    found: Mapping[int, Differing],
+    found: Mapping[int, Compared],
     supervisor: Supervisor,
     options: Mapping[str, Any],
     seconds: float | None,
-    known: Mapping[int, Changed],
+    known: dict[int, Changed],
 ) -> dict[int, TargetResult]:
     """The results with groups and changes, and what a look into the cases tells, when there is time for it.
 
     Args:
         found: by any number.
-        known: by the same number, what :func:`look_ahead` has found.
+        known: by the same number, what :func:`look_ahead` has found; completed.
         options: those of the run (:meth:`Supervisor.run`).
         seconds: for all targets together; None runs no case again.
     """
     grouped = {n: case_groups(signatures(_told(each.units))) for n, each in found.items()}
-    changed = {n: known[n] if n in known else Changed(each.planned, each.arms) for n, each in found.items()}
+    changed = complete(known, found)
     units: dict[int, list[Unit]] = {}
     if seconds is not None and found:
         children = len(supervisor.children)
@@ -119,6 +119,13 @@ def find_causes(
     return {n: _explained(each, grouped[n], changed[n], units.get(n, ())) for n, each in found.items()}
 
 
+def complete(known: dict[int, Changed], found: Mapping[int, Compared]) -> dict[int, Changed]:
+    """What is known of the changed code of some targets, what was not known before included."""
+    for number in found.keys() - known.keys():
+        known[number] = Changed(found[number].planned, found[number].arms)
+    return {number: known[number] for number in found}
+
+
 def _number(unit: Unit, case: int) -> int:
     """A case's index; below 0 for a case that a fuzz drew, which is in no list and so is not run again."""
     return case if unit.fuzz is None else -1 - case
@@ -132,7 +139,7 @@ def _told(units: Sequence[Unit]) -> list[tuple[object, ...]]:
     ]
 
 
-def _asked(groups: Sequence[CaseGroup], each: Differing, changed: Changed, seconds: float) -> dict[str, Any]:
+def _asked(groups: Sequence[CaseGroup], each: Compared, changed: Changed, seconds: float) -> dict[str, Any]:
     added: dict[str, list[int]] = {}
     for change in changed.changes:
         lines = [x for x in change.lines if x.sign == "+" and not x.text.lstrip().startswith(RUN_BY_LOADING)]
@@ -149,7 +156,7 @@ def _asked(groups: Sequence[CaseGroup], each: Differing, changed: Changed, secon
     }
 
 
-def _explained(each: Differing, groups: Sequence[CaseGroup], changed: Changed, units: Sequence[Unit]) -> TargetResult:
+def _explained(each: Compared, groups: Sequence[CaseGroup], changed: Changed, units: Sequence[Unit]) -> TargetResult:
     told = {name: part for unit in units for name, part in unit.explained.items()}
     kept = [(_number(u, m["number"]), m) for u in each.units for m in u.mismatches]
     named = dict(reversed(kept))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from difftest.call.values import case_id
 from difftest.explain.groups import in_common
 from difftest.result import GROUP_LINES
 from difftest.run.chance import Chance
-from difftest.run.protocol import ARM_NAMES, BASE, CHANCE, HEAD, LINES
+from difftest.run.protocol import ARM_NAMES, BASE, CHANCE, EXECUTED, HEAD, LINES
 from difftest.run.unit import UnitRun
 from difftest.target import Arm, Call, Case, Pool, Target
 
@@ -42,7 +42,7 @@ class Explanation:
     group kinds and leaves), `alike` and `unclear` (indices of identical and of unmeasured cases), `lines` (per arm and
     path the lines to watch), `added` (per path the lines only head has), `looks` (which of :data:`protocol.LOOKS` to
     take), `seconds`: of processor time for all looks, so that what is found does not depend on what else the machine
-    does.
+    does. Of an identical target, whose look is `EXECUTED`: `lines`, `seconds`, and `cases`, indices of what to look at.
     """
 
     clock = staticmethod(time.process_time)
@@ -59,7 +59,9 @@ class Explanation:
 
     def run(self) -> None:
         try:
-            if LINES in self.asked["looks"]:
+            if EXECUTED in self.asked["looks"]:
+                self.execute()
+            elif LINES in self.asked["looks"]:
                 self.rules()
                 self.trace()
             elif self.traces():
@@ -91,10 +93,7 @@ class Explanation:
         """Run a few differing cases of each group, and identical ones that are like them, with a tracer on."""
         if not self.traces():
             return
-        from difftest.call.lines import LineRecorder
-
-        arms = self.unit.child.setup["arms"]
-        self.recorders = {arm: LineRecorder([arms[self.unit.unit["arms"][arm]]["folder"]]) for arm in (BASE, HEAD)}
+        self.watch()
         ends = min(self.ends, self.clock() + _TRACE_SHARE * self.asked["seconds"])
         ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}
         groups: list[list[set[str]]] = [[] for _ in self.asked["groups"]]
@@ -147,6 +146,12 @@ class Explanation:
             }
         )
 
+    def watch(self) -> None:
+        from difftest.call.lines import LineRecorder
+
+        arms = self.unit.child.setup["arms"]
+        self.recorders = {arm: LineRecorder([arms[self.unit.unit["arms"][arm]]["folder"]]) for arm in (BASE, HEAD)}
+
     def _to_trace(self) -> list[tuple[int, int | None]]:
         """Case indices with their group (None: identical), so ordered that a cut leaves some of each."""
         first = [(group[0], number) for number, group in enumerate(self.asked["groups"]) if group]
@@ -181,6 +186,30 @@ class Explanation:
         if isinstance(self.call(index, arm, around, recorder), NotCalled):
             return None
         return {path: set(lines) & set(watched[path]) for _, path, lines in recorder.take() if path in watched}
+
+    # -- which changed lines no case runs --------------------------------------------------------------------------
+
+    def execute(self) -> None:
+        """Run identical cases, each unlike those before it, with a tracer on, until all that is watched has run."""
+        if not self.traces():
+            return
+        self.watch()
+        left = {
+            arm: {p: set(lines) for p, lines in self.asked["lines"][ARM_NAMES[arm]].items()} for arm in (HEAD, BASE)
+        }
+        ran: dict[str, dict[str, list[int]]] = {name: {} for name in ARM_NAMES}
+        looked = 0
+        for index in varied(self.asked["cases"], [self.cases[i].axes for i in self.asked["cases"]]):
+            watched = [arm for arm in (HEAD, BASE) if any(left[arm].values())]
+            if not watched or self.clock() > self.ends:
+                break
+            found = {arm: self.lines_run(index, arm) for arm in watched}
+            looked += any(lines is not None for lines in found.values())
+            for arm, lines in found.items():
+                for path, numbers in (lines or {}).items():
+                    ran[ARM_NAMES[arm]].setdefault(path, []).extend(sorted(numbers & left[arm][path]))
+                    left[arm][path] -= numbers
+        self.send({"executed": ran, "looked": looked})
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -235,6 +264,20 @@ def _raised_at(error: BaseException, folder: str) -> str:
 def _is_raised_in(error: BaseException, folder: str) -> bool:
     last = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
     return bool(last) and last[0].startswith(folder)
+
+
+def varied(cases: Sequence[int], axes: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    """The cases, each time one that has most of what none before it had; where none has any, in their order."""
+    left = {case: {(name, str(value)) for name, value in of.items()} for case, of in zip(cases, axes, strict=True)}
+    seen: set[tuple[str, str]] = set()
+    while left:
+        chosen = max(left, key=lambda case: len(left[case] - seen))
+        new = left.pop(chosen) - seen
+        yield chosen
+        seen |= new
+        if not new:
+            break
+    yield from left
 
 
 def _who(marks: set[str]) -> str:

@@ -31,6 +31,9 @@ LINES, CHANCE = LOOKS = ("lines", "chance")
 """What is looked at in a target that differs: which changed lines the cases run; whether only the random numbers
 differ. Neither needs what the other finds."""
 
+EXECUTED = "executed"
+"""What is looked at in an identical target: which changed lines its cases run."""
+
 
 class Board:
     """A small shared file in which each child says which call it is in. Survives the child's death.

@@ -1,0 +1,135 @@
+"""Changed lines that no case of an identical target runs: that its cases agree says nothing of them. No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from difftest.result import Change, Unexecuted
+from difftest.run.causes import PATIENCE, Changed, Compared, complete
+from difftest.run.protocol import ARM_NAMES, EXECUTED
+from difftest.run.supervisor import Supervisor, Unit
+
+SECONDS = 1.0
+"""Processor time in which one target's cases are looked at; it takes less where they soon have run all that changed."""
+
+ALL_SECONDS = 3.0
+"""What each child has for all of its targets."""
+
+
+class _Lines(NamedTuple):
+    """The changed lines of one definition that a call can run: head's, or base's where head has none."""
+
+    symbol: str
+    arm: str
+    path: str
+    numbers: frozenset[int]
+
+
+def unexecuted(
+    identical: Mapping[int, Compared],
+    differing: Mapping[int, Compared],
+    supervisor: Supervisor,
+    options: Mapping[str, Any],
+    known: dict[int, Changed],
+    budget: float | None = None,
+) -> tuple[Unexecuted, ...]:
+    """Look at cases of identical targets until they have run what changed, or the time is over.
+
+    Args:
+        identical: targets whose code changed, by any number.
+        differing: targets that show what they reach, so that nothing is to be said of it, by their numbers.
+        options: those of the run (:meth:`Supervisor.run`).
+        known: by the numbers, what is known of their changed code; completed.
+        budget: seconds that the whole run was given.
+    """
+    shown = {
+        (differing[number].planned.head_index, change.symbol)
+        for number, changed in complete(known, differing).items()
+        for change in changed.changes
+    }
+    wanted: dict[int, list[_Lines]] = {}
+    for number, changed in complete(known, identical).items():
+        found = [_lines(change, changed) for change in changed.changes if change.runs == "call"]
+        head = identical[number].planned.head_index
+        wanted[number] = [lines for lines in found if lines.numbers and (head, lines.symbol) not in shown]
+    todo = [number for number, lines in wanted.items() if lines]
+    together = min(ALL_SECONDS, budget or ALL_SECONDS)
+    seconds = min(SECONDS, together * len(supervisor.children) / max(len(todo), 1))
+    units = {
+        number: Unit(
+            *(place, (first := identical[number].units[0]).target, first.symbols, first.arms, (0, 1), first.timeout),
+            number,
+            explain={
+                "looks": (EXECUTED,),
+                "lines": _by_arm(wanted[number]),
+                "cases": sorted(i for u in identical[number].units if u.fuzz is None for i in u.alike),
+                "seconds": seconds,
+            },
+        )
+        for place, number in enumerate(todo)
+    }
+    if units:
+        supervisor.run(
+            list(units.values()),
+            {arm.label: arm for number in todo for arm in identical[number].arms},
+            options,
+            lambda unit, done: None,
+            lambda unit: None,
+            time.monotonic() + PATIENCE * together,
+        )
+    return _not_run(identical, wanted, units)
+
+
+def _lines(change: Change, changed: Changed) -> _Lines:
+    for arm, path, numbers in (
+        ("head", change.head_path, {line.head for line in change.lines if line.sign == "+"}),
+        ("base", change.base_path, {line.base for line in change.lines if line.sign == "-"}),
+    ):
+        runnable = frozenset(numbers) & changed.runnable[arm].get(path, frozenset())
+        if runnable:
+            break
+    return _Lines(change.symbol, arm, path, frozenset(number for number in runnable if number is not None))
+
+
+def _by_arm(wanted: list[_Lines]) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, set[int]]] = {name: {} for name in ARM_NAMES}
+    for lines in wanted:
+        found[lines.arm].setdefault(lines.path, set()).update(lines.numbers)
+    return {arm: {path: sorted(numbers) for path, numbers in files.items()} for arm, files in found.items()}
+
+
+def _not_run(
+    identical: Mapping[int, Compared], wanted: Mapping[int, list[_Lines]], units: Mapping[int, Unit]
+) -> tuple[Unexecuted, ...]:
+    """What no case of any target ran. A target that could not be looked at says nothing of what it reaches."""
+    ran: dict[tuple[int, str, str], set[int]] = {}
+    silent: set[tuple[int, _Lines]] = set()
+    held: dict[tuple[int, _Lines], list[int]] = {}
+    for number, unit in units.items():
+        head = identical[number].planned.head_index
+        for arm, files in unit.explained.get("executed", {}).items():
+            for path, numbers in files.items():
+                ran.setdefault((head, arm, path), set()).update(numbers)
+        for lines in wanted[number]:
+            held.setdefault((head, lines), []).append(number)
+            if not unit.explained.get("looked"):
+                silent.add((head, lines))
+    found = []
+    for (head, lines), numbers in held.items():
+        missing = sorted(lines.numbers - ran.get((head, lines.arm, lines.path), set()))
+        if missing and (head, lines) not in silent:
+            found.append(
+                Unexecuted(
+                    symbol=lines.symbol,
+                    head=identical[numbers[0]].result.head,
+                    arm=lines.arm,
+                    path=lines.path,
+                    lines=tuple(missing),
+                    changed=len(lines.numbers),
+                    targets=tuple(identical[number].result.name for number in numbers),
+                    cases=sum(units[number].explained["looked"] for number in numbers),
+                )
+            )
+    return tuple(sorted(found, key=lambda each: (each.head, each.path, each.lines)))
