@@ -385,6 +385,9 @@ NOT_EXECUTED = "not executed"
 UNUSED_ENTRY = "the manifest expects a difference that was not found"
 """How a run's note on an entry that matched nothing begins."""
 
+OUTSIDE = " outside of its kernels' tensors where base does not"
+"""In a target's note on what head's kernels reach."""
+
 NEEDS_ACCELERATOR = ", which PyTorch refuses where there is no accelerator"
 """In a target's note on what one version alone asks for."""
 
@@ -427,6 +430,13 @@ class RunResult:
         """Plain dicts and lists, as `difftest/schema/run.json` describes them."""
         data: dict[str, Any] = asdict(self)
         return {"schema": data.pop("schema"), **data}
+
+
+def outside_note(access: str, case: str) -> str:
+    """That head's kernels reach outside of their tensors where base's do not."""
+    what = {"load": "reads", "store": "writes"}.get(access, "updates")
+    found = "finds" if access == "load" else "changes"
+    return f"head {what}{OUTSIDE}, as in case {case}; what it {found} there is another thing in each process"
 
 
 def accelerator_note(arm: str, what: str) -> str:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from difftest.result import NEEDS_ACCELERATOR, UNUSED_ENTRY, CaseCounts, Identity, RunResult, TargetResult, Verdict
+from difftest.result import (
+    NEEDS_ACCELERATOR,
+    OUTSIDE,
+    UNUSED_ENTRY,
+    CaseCounts,
+    Identity,
+    RunResult,
+    TargetResult,
+    Verdict,
+)
 
 from .words import (
     INTERPRETER,
@@ -141,6 +150,7 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
     if any(note.startswith("cases from the signature of ") for note in first.notes):
         parts.append("cases from its signature")
     parts += dict.fromkeys(note.partition(";")[0] for t in group for note in t.notes if NEEDS_ACCELERATOR in note)
+    parts += dict.fromkeys(note.partition(",")[0] for t in group for note in t.notes if OUTSIDE in note)
     for where in ("inside", "outside"):
         if any(note.endswith(f"left out: only those {where} the contract were run") for t in group for note in t.notes):
             parts.append(f"only cases {where} the contract run")

@@ -6,11 +6,11 @@ What a kernel reads beyond it is another thing in each process, and changes what
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from difftest.call.interpreter import interpreting
@@ -30,9 +30,12 @@ class Reach:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Reach]:
-    """Look at each place that a kernel is about to read or write. A kernel that reaches outside ends there, with an
-    error, and touches nothing outside. Compiled kernels cannot be looked at."""
+def watched(ending: bool = True) -> Iterator[Reach]:
+    """Look at each place that a kernel is about to read or write. Compiled kernels cannot be looked at.
+
+    Args:
+        ending: a kernel that reaches outside ends there, with an error, and touches nothing outside.
+    """
     reach = Reach()
     if not interpreting():
         yield reach
@@ -41,7 +44,7 @@ def watched() -> Iterator[Reach]:
 
     memory, executor = interpreter._interpreter, interpreter.GridExecutor
     launch, own = executor.__call__, {name: getattr(memory, name) for name in _ACCESSES if hasattr(memory, name)}
-    known: list[_Known | None] = [None]
+    known: list[_Known | None] = [None]  # of the launch under way
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         before, known[0] = known[0], _known((*args, *kwargs.values()))
@@ -54,7 +57,9 @@ def watched() -> Iterator[Reach]:
         def looked(*args: Any) -> Any:
             if known[0] is not None and not known[0].holds(name, args):
                 reach.outside = name
-                raise IndexError(f"a {name} outside of the kernel's tensors")
+                if ending:
+                    raise IndexError(f"a {name} outside of the kernel's tensors")
+                known[0] = None
             return access(*args)
 
         return looked
@@ -78,15 +83,14 @@ class _Known:
     """
 
     def __init__(self, parts: set[tuple[int, int]]) -> None:
-        ends = sorted(parts)
-        self.starts = np.array([start for start, _ in ends], np.uint64)
-        self.ends = np.array([end for _, end in ends], np.uint64)
+        self.parts = sorted(parts)
+        self.starts = [start for start, _ in self.parts]
 
     def holds(self, name: str, args: Sequence[Any]) -> bool:
         """Whether an access keeps to it: `args` are those of the interpreter's own function of that name."""
         if name == "load":
             pointers, mask, _, dtype = args
-            size = np.dtype(dtype).itemsize
+            size = dtype.itemsize
         elif name == "store":
             pointers, values, mask = args
             size = values.itemsize
@@ -96,15 +100,18 @@ class _Known:
         else:
             pointers, values, mask = args[0], args[1], None
             size = values.itemsize
-        places = np.asarray(pointers).reshape(-1)
-        if mask is not None:
-            places = places[np.broadcast_to(mask, np.shape(pointers)).reshape(-1)]
+        places = pointers if mask is None else pointers[mask]
         if not places.size:
             return True
-        if not self.starts.size:
-            return False
-        at = np.searchsorted(self.starts, places.astype(np.uint64), side="right") - 1
-        return bool((at >= 0).all() and (places.astype(np.uint64) + np.uint64(size) <= self.ends[at]).all())
+        least, most = int(places.min()), int(places.max())
+        at = bisect_right(self.starts, least) - 1
+        if at >= 0 and most + size <= self.parts[at][1]:
+            return True
+        return all(self.has(int(place), size) for place in places.reshape(-1))  # of several tensors, or outside
+
+    def has(self, place: int, size: int) -> bool:
+        at = bisect_right(self.starts, place) - 1
+        return at >= 0 and place + size <= self.parts[at][1]
 
 
 def _known(values: Sequence[Any]) -> _Known | None:

@@ -381,9 +381,9 @@ class ShrinkRun(UnitRun):
     def seems(self, number: int, case: Case, pool: Pool, identity: str) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
         fill, other = self.pair = fills(identity)
-        with self.watch(BASE) as base_reach:
+        with self.guarded(BASE) as base_reach:
             base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
-        with self.watch(HEAD) as head_reach:
+        with self.guarded(HEAD) as head_reach:
             head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
         for name, reach in zip(ARM_NAMES, (base_reach, head_reach), strict=True):
             if reach.outside:
@@ -418,7 +418,7 @@ class ShrinkRun(UnitRun):
             found += self.checks.check(pool, (base_live, live))
         return self.is_looked_for(found)
 
-    def watch(self, arm: int) -> contextlib.AbstractContextManager[Reach]:
+    def guarded(self, arm: int) -> contextlib.AbstractContextManager[Reach]:
         """Look at an arm's kernels where they kept to the memory of their tensors on the original."""
         return watched() if self.inside[arm] else contextlib.nullcontext(Reach())
 

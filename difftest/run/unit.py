@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from difftest.call.bounds import Reach, watched
 from difftest.call.freeze import Freezer
 from difftest.call.host import ASKED as HOST_ASKED
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
@@ -19,7 +21,7 @@ from difftest.compare.outcomes import Difference, compare, only_poison, uncompar
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import change, evidence, likeness
-from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note
+from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note, outside_note
 from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
@@ -107,6 +109,7 @@ class UnitRun:
         self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
+        self.outside: str | None = None
         self.first: tuple[int, Case, Pool, int, Outcome] | None = None
 
     def arms_of(self, host: Mapping[str, Any]) -> list[Any]:
@@ -335,8 +338,10 @@ class UnitRun:
         asked: dict[int, set[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
+        reaches: dict[int, Reach] = {}
         for arm in (first_arm, 1 - first_arm):
-            runs[arm].append(self.call(index, arm, case, pool, fill))
+            with self.watch(arm) as reaches[arm]:
+                runs[arm].append(self.call(index, arm, case, pool, fill))
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
             inputs[arm] = self.caller.inputs
@@ -349,6 +354,8 @@ class UnitRun:
         for arm in (BASE, HEAD):
             self.notes += [accelerator_note(ARM_NAMES[arm], what) for what in sorted(asked[arm] - asked[1 - arm])]
         self.earlier_results(live)
+        if reaches[HEAD].outside:
+            self.reaches_outside(index, case, pool, identity, reaches[HEAD].outside)
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
             self.counts["in_neither"] += base == head and reason.startswith("api-change")
@@ -463,6 +470,20 @@ class UnitRun:
         if said := self.opinion(case, pool, live):
             found = [i.noted(said) if i.leaf.startswith(("return", "raised")) else i for i in found]
         self.differs(index, case, identity, found)
+
+    def watch(self, arm: int) -> contextlib.AbstractContextManager[Reach]:
+        """Look at where head's kernels read and write; what base's do is asked only where these reach outside."""
+        return watched(ending=False) if self.target.triton and arm == HEAD else contextlib.nullcontext(Reach())
+
+    def reaches_outside(self, index: int, case: Case, pool: Pool, identity: str, access: str) -> None:
+        """Note that head's kernels do not keep to their tensors on a case, where base's do."""
+        if self.outside is not None:
+            return
+        with watched(ending=False) as reach:
+            self.call(index, BASE, case, pool, self.pair[0])
+        if not reach.outside:
+            self.outside = identity
+            self.notes.append(outside_note(access, identity))
 
     def wavering(
         self, index: int, case: Case, pool: Pool, known: tuple[tuple[int, Outcome | NotCalled], ...]

@@ -1,0 +1,95 @@
+"""A kernel of head that reads or writes beyond its tensors is said to, though what comes out may be the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from difftest.api import RunOptions, run
+from difftest.reports.sentence import sentence
+from difftest.result import RunResult
+from tests.planted.edited_trees import write
+
+pytest.importorskip("triton")
+
+CASES = """
+import torch
+from difftest.target import Case, Target
+
+
+def cases():
+    for size in (16, 12):
+        yield Case(f"{size}", lambda size=size: {"values": torch.arange(float(size)), "flags": torch.ones(3)})
+
+
+TARGETS = (Target("user.kernel", ("pack.doubled:doubled",), cases, triton=True),)
+"""
+
+TEXT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _doubled(values, flags, out, size, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    inside = i < size
+    value = tl.load(values + i, mask=inside, other=0.0)
+    EXTRA
+    tl.store(out + i, value * 2, mask=inside)
+
+
+def doubled(values, flags):
+    out = torch.empty_like(values)
+    _doubled[(1,)](values, flags, out, values.numel(), BLOCK=16)
+    return out
+"""
+
+READS = "value = tl.where(inside, tl.load(values + i), 0.0)"
+WRITES = "tl.store(flags + 3, 1.0)"
+
+
+def compared(folder: Path, base: str, head: str) -> RunResult:
+    (folder / "cases.py").write_text(CASES)
+    for name, extra in (("base", base), ("head", head)):
+        write(folder / name / "pack/__init__.py", "")
+        write(folder / name / "pack/doubled.py", TEXT.replace("EXTRA", extra))
+    options = {"targets": ("user.*",), "cases_from": (folder / "cases.py",), "jobs": 1}
+    return run(RunOptions(str(folder / "base"), (str(folder / "head"),), **options))  # type: ignore[arg-type]
+
+
+def notes(result: RunResult) -> list[str]:
+    return [note for target in result.targets for note in target.notes if "outside of its kernels' tensors" in note]
+
+
+def test_a_read_beyond_the_tensors_is_named_with_a_case(tmp_path: Path) -> None:
+    result = compared(tmp_path, "pass", READS)
+    assert result.verdict == "identical"
+    (note,) = notes(result)
+    assert note.startswith("head reads outside of its kernels' tensors where base does not, as in case ")
+    assert note.endswith("; what it finds there is another thing in each process")
+    assert ", head reads outside of its kernels' tensors where base does not" in sentence(result)
+    case = note.split("case ")[1].split(";")[0]
+    again = run(
+        RunOptions(
+            *(str(tmp_path / "base"), (str(tmp_path / "head"),)),
+            targets=("user.kernel",), case=case, cases_from=(tmp_path / "cases.py",),
+        )
+    )  # fmt: skip
+    assert notes(again) == [note]
+
+
+def test_a_write_beyond_the_tensors_is_named(tmp_path: Path) -> None:
+    (note,) = notes(compared(tmp_path, "pass", WRITES))
+    assert note.startswith("head writes outside") and note.endswith("changes there is another thing in each process")
+
+
+@pytest.mark.parametrize(
+    ("base", "head"), [(READS, READS + " + 0.0"), (READS, "pass"), ("pass", "value = value + 0.0")]
+)
+def test_what_base_does_too_or_alone_is_not_named(tmp_path: Path, base: str, head: str) -> None:
+    result = compared(tmp_path, base, head)
+    assert result.verdict == "identical" and not notes(result)
+    assert "outside" not in sentence(result)
