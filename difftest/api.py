@@ -205,6 +205,7 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
         state.expected, state.alone = expected, alone
         _refuse_unknown_targets(options, expected, cache)
         chosen = state.planner.select(outlines, options.targets, [state.base, *state.heads])
+        _refuse_unrecorded_targets(options, outlines, chosen)
         refuse_without_package(chosen, [state.base, *state.heads])
         explicit = {o.name for o in chosen} if options.targets and not _has_glob(options.targets) else set()
         for outline in chosen:
@@ -287,6 +288,18 @@ def _refuse_unknown_targets(options: RunOptions, entries: Sequence[Expectation],
     for entry in entries:
         if entry.target.partition(".")[0] in families and not any(map(entry.covers_target, known)):
             raise UsageError(f"--expect {options.expect}: no target is {entry.target}; difftest targets lists them")
+
+
+def _refuse_unrecorded_targets(
+    options: RunOptions, outlines: Sequence[catalog.Outline], chosen: Sequence[catalog.Outline]
+) -> None:
+    """Recorded calls that were named, of which none is of a chosen target, would be left out without a word."""
+    if options.recorded and options.targets and not any(outline.recorded for outline in chosen):
+        sites = ", ".join(outline.name for outline in outlines if outline.recorded) or "none"
+        places = ", ".join(map(str, options.recorded))
+        raise UsageError(
+            f"--recorded {places}: no call in it is of --target {', '.join(options.targets)}; it has {sites}"
+        )
 
 
 def _refuse_expired(entries: Sequence[Expectation], heads: Sequence[Tree], repo: Path | None) -> None:

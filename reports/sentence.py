@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from difftest.result import (
+    BUDGET_CUT,
+    EXAMPLES_CUT,
     NEEDS_ACCELERATOR,
     OUTSIDE,
     UNUSED_ENTRY,
@@ -151,10 +153,17 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
         parts.append("cases from its signature")
     parts += dict.fromkeys(note.partition(";")[0] for t in group for note in t.notes if NEEDS_ACCELERATOR in note)
     parts += dict.fromkeys(note.partition(",")[0] for t in group for note in t.notes if OUTSIDE in note)
+    cuts = [note for t in group for note in t.notes if note.startswith((EXAMPLES_CUT, BUDGET_CUT))]
+    parts += dict.fromkeys(f"further cases left out{_limit(note)}" for note in cuts)
     for where in ("inside", "outside"):
         if any(note.endswith(f"left out: only those {where} the contract were run") for t in group for note in t.notes):
             parts.append(f"only cases {where} the contract run")
     return f"{name}: {', '.join(parts)}"
+
+
+def _limit(note: str) -> str:
+    """By which limit cases were left out, of the note that says so."""
+    return f" by {note.partition(':')[0]}" if note.startswith(EXAMPLES_CUT) else f", {BUDGET_CUT}"
 
 
 def _differ(differing: int, count: int) -> str:

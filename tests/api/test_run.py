@@ -15,6 +15,7 @@ import pytest
 from difftest import api
 from difftest.demo import make_repository
 from difftest.errors import NotWritten, UsageError
+from difftest.reports.sentence import sentence
 from difftest.reports.words import exercise_lines
 from difftest.result import RunResult, TargetResult
 from difftest.run import found as found_cases
@@ -48,6 +49,7 @@ def test_an_equivalent_head_is_identical_because_it_was_executed(options: api.Ru
     assert (result.verdict, result.exit_code, target.code) == ("identical", 0, "changed")
     assert target.cases.executed == target.cases.identical == 300
     assert "--examples 300: 2260 further cases of the grid left out" in target.notes
+    assert ", further cases left out by --examples 300; base" in sentence(result)
     assert target.aa == {"cases": 300, "differences": 0}
     assert target.symbol == {"base": PARSE_OUTPUT, "head": PARSE_OUTPUT}
 

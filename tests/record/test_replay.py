@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
@@ -251,6 +252,8 @@ def test_recorded_calls_are_cases_of_run_too(capture: Path, base: Path, tmp_path
     )
     target = only(api.run(request))
     assert (target.verdict, dict(target.sources)) == ("identical", {"recorded": 3})
+    with pytest.raises(UsageError, match=f"no call in it is of --target v1.parse_output; it has recorded.{SITE}"):
+        api.run(replace(request, cases=(), targets=("v1.parse_output",)))
 
 
 @pytest.mark.parametrize(
