@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from difftest.profiles import concerns
 from difftest.result import Change, Unexecuted
 from difftest.run.causes import PATIENCE, Changed, Compared, complete
 from difftest.run.protocol import ARM_NAMES, EXECUTED
@@ -51,9 +52,15 @@ def unexecuted(
     }
     wanted: dict[int, list[_Lines]] = {}
     for number, changed in complete(known, identical).items():
+        planned = identical[number].planned
         found = [_lines(change, changed) for change in changed.changes if change.runs == "call"]
-        head = identical[number].planned.head_index
-        wanted[number] = [lines for lines in found if lines.numbers and (head, lines.symbol) not in shown]
+        wanted[number] = [
+            lines
+            for lines in found
+            if lines.numbers
+            and (planned.head_index, lines.symbol) not in shown
+            and _is_concerned(lines.path, planned.outline.package)
+        ]
     todo = [number for number, lines in wanted.items() if lines]
     together = min(ALL_SECONDS, budget or ALL_SECONDS)
     seconds = min(SECONDS, together * len(supervisor.children) / max(len(todo), 1))
@@ -82,6 +89,12 @@ def unexecuted(
     return _not_run(identical, wanted, units)
 
 
+def _is_concerned(path: str, package: str) -> bool:
+    """Whether a file is of what the catalog is about, where that is known: settings, say, change all the time."""
+    places = concerns(package)
+    return not places or any(path == place or path.startswith(f"{place}/") for place in places)
+
+
 def _lines(change: Change, changed: Changed) -> _Lines:
     for arm, path, numbers in (
         ("head", change.head_path, {line.head for line in change.lines if line.sign == "+"}),
@@ -105,31 +118,33 @@ def _not_run(
 ) -> tuple[Unexecuted, ...]:
     """What no case of any target ran. A target that could not be looked at says nothing of what it reaches."""
     ran: dict[tuple[int, str, str], set[int]] = {}
-    silent: set[tuple[int, _Lines]] = set()
-    held: dict[tuple[int, _Lines], list[int]] = {}
+    silent: set[tuple[int, str]] = set()
+    held: dict[tuple[int, str, str, str], tuple[set[int], list[int]]] = {}
     for number, unit in units.items():
         head = identical[number].planned.head_index
         for arm, files in unit.explained.get("executed", {}).items():
             for path, numbers in files.items():
                 ran.setdefault((head, arm, path), set()).update(numbers)
         for lines in wanted[number]:
-            held.setdefault((head, lines), []).append(number)
+            changed, holders = held.setdefault((head, lines.symbol, lines.arm, lines.path), (set(), []))
+            changed.update(lines.numbers)  # of a long change, a target may show a part only
+            holders.append(number)
             if not unit.explained.get("looked"):
-                silent.add((head, lines))
+                silent.add((head, lines.symbol))
     found = []
-    for (head, lines), numbers in held.items():
-        missing = sorted(lines.numbers - ran.get((head, lines.arm, lines.path), set()))
-        if missing and (head, lines) not in silent:
+    for (head, symbol, arm, path), (changed, holders) in held.items():
+        missing = sorted(changed - ran.get((head, arm, path), set()))
+        if missing and (head, symbol) not in silent:
             found.append(
                 Unexecuted(
-                    symbol=lines.symbol,
-                    head=identical[numbers[0]].result.head,
-                    arm=lines.arm,
-                    path=lines.path,
+                    symbol=symbol,
+                    head=identical[holders[0]].result.head,
+                    arm=arm,
+                    path=path,
                     lines=tuple(missing),
-                    changed=len(lines.numbers),
-                    targets=tuple(identical[number].result.name for number in numbers),
-                    cases=sum(units[number].explained["looked"] for number in numbers),
+                    changed=len(changed),
+                    targets=tuple(identical[number].result.name for number in holders),
+                    cases=sum(units[number].explained["looked"] for number in holders),
                 )
             )
     return tuple(sorted(found, key=lambda each: (each.head, each.path, each.lines)))
