@@ -512,12 +512,14 @@ def _execute(state: _Run, supervisor: Supervisor) -> None:
     seconds = min(allowed, options.budget or allowed) if options.explain else None
     state.results |= find_causes(differing, supervisor, unit_options, seconds, known)
     if options.explain:
+        changed = {i: each for i, each in compared.items() if each.planned.code == "changed"}
         identical = {
             i: each
-            for i, each in compared.items()
-            if each.planned.code == "changed" and each.result.verdict in (Verdict.IDENTICAL, Verdict.EXPECTED)
+            for i, each in changed.items()
+            if each.result.verdict == Verdict.IDENTICAL and not any(unit.fuzz for unit in each.units)
         }
-        state.unexecuted = unexecuted(identical, differing, supervisor, unit_options, known, options.budget)
+        others = {i: each for i, each in changed.items() if i not in identical and each.result.cases.executed}
+        state.unexecuted = unexecuted(identical, others, supervisor, unit_options, known, options.budget)
 
 
 def _fuzz_of(state: _Run, item: Planned) -> dict[str, Any]:

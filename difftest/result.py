@@ -235,7 +235,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Unexecuted:
-    """Changed lines of a definition that was compared in identical targets alone, and that none of their cases ran.
+    """Changed lines of a definition that was compared in identical targets alone, and that none of their cases ran, as
+    far as these were looked at.
 
     Attributes:
         symbol: `module:qualname`.
@@ -244,7 +245,8 @@ class Unexecuted:
         lines: their numbers.
         changed: changed lines of the definition that a call can run, these among them.
         targets: names of the targets that reach it.
-        cases: how many of their cases were run once more to see which lines they run.
+        cases, of: how many of their identical cases were run once more to see which lines they run, and how many there
+            are.
     """
 
     symbol: str
@@ -255,6 +257,12 @@ class Unexecuted:
     changed: int
     targets: tuple[str, ...]
     cases: int
+    of: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether that is all that changed of it."""
+        return len(self.lines) == self.changed
 
 
 @dataclass(frozen=True)

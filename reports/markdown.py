@@ -66,7 +66,7 @@ ROWS_OPEN = 12
 """Of more targets than these, the identical ones are in a table of their own, folded away."""
 
 INPUTS_SHOWN = 8
-SECTIONS = ("Not measured", "Expected")
+SECTIONS = ("Not measured", "Not run", "Not reached", "Expected")
 """Topics that a reader must not miss."""
 
 

@@ -59,12 +59,15 @@ def sentence(result: RunResult) -> str:
 
 
 def _unexecuted(result: RunResult) -> str:
-    """Definitions of which no case ran a changed line."""
-    found = [item for item in result.unexecuted if len(item.lines) == item.changed]
+    """Definitions of which changed lines were run by no case, those without any other first."""
+    found = sorted(result.unexecuted, key=lambda item: not item.whole)
     if not found:
         return ""
+    first, looked, every = found[0], sum(i.cases for i in found), sum(i.of for i in found)
+    who = "by no case" if looked == every else "by none of the cases looked at, which are not all"
+    part = "" if first.whole else f" ({len(first.lines)} of {first.changed} lines)"
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"; changed and run by none of the cases looked at: {plain(found[0].symbol, 120)}{more}"
+    return f"; changed and run {who}: {plain(first.symbol, 120)}{part}{more}"
 
 
 def _unreached(result: RunResult) -> str:

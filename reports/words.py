@@ -391,16 +391,17 @@ def unreached_lines(result: RunResult) -> list[str]:
 
 def unexecuted_lines(result: RunResult) -> list[str]:
     """Changed lines of identical targets that no case ran, a definition a line."""
-    found = sorted(result.unexecuted, key=lambda item: len(item.lines) < item.changed)
+    found = sorted(result.unexecuted, key=lambda item: not item.whole)
     lines = []
     for item in found[:UNEXECUTED]:
-        cases = f"the {plural(item.cases, 'case')} looked at of {_some(item.targets, 2)}"
         which = f"line{'s' * (len(item.lines) > 1)} {ranges(item.lines)} of {plain(item.path, 120)}"
         which += " in base" * (item.arm == "base")
-        part = (
-            "what changed" if len(item.lines) == item.changed else f"{len(item.lines)} of {item.changed} changed lines"
-        )
-        lines.append(f"{plain(item.symbol, 160)}: {part} ({which}): run by none of {cases}")
+        part = "what changed" if item.whole else f"{len(item.lines)} of {item.changed} changed lines"
+        cases = f"the {plural(item.of, 'identical case')} of {_some(item.targets, 2)}"
+        ran = f"run by none of {cases}"
+        if item.cases < item.of:
+            ran = f"run by none of those {item.cases} of {cases} that there was time to look at"
+        lines.append(f"{plain(item.symbol, 160)}: {part} ({which}): {ran}")
     more = [f"and {plural(len(found) - UNEXECUTED, 'more definition')}"] if len(found) > UNEXECUTED else []
     return lines + more
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,9 +19,9 @@ class LineRecorder:
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders = [os.path.realpath(folder) for folder in folders]
-        self._recorder = Coverage(
-            data_file=None, config_file=False, include=[f"{folder}/*" for folder in self._folders], messages=False
-        )
+        # A pattern of coverage.py takes no brackets but as a set of characters, which holds no bracket.
+        include = [f"{re.sub(r'[][*?]', '?', folder)}/*" for folder in self._folders]
+        self._recorder = Coverage(data_file=None, config_file=False, include=include, messages=False)
         self._sent: dict[str, set[int]] = {}
         self._turn = 0
 

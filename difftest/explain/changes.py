@@ -96,8 +96,8 @@ def marked(
         arm = "base" if line.head is None else "head"
         path, number = (change.base_path, line.base) if line.head is None else (change.head_path, line.head)
         found = ran.get(arm, {}).get(path, {}).get(number or 0)
-        if found is None and (not ran.get(arm) or number not in runnable.get(arm, {}).get(path, ())):
-            return line  # no call of this arm was traced, or there is nothing that a call could run
+        if not ran.get(arm) or number not in runnable.get(arm, {}).get(path, ()):
+            return line  # no call of this arm was traced, or there is nothing that a call, and not loading, could run
         return replace(line, ran=who(found or "none"))
 
     return tuple(replace(change, lines=tuple(mark(change, line) for line in change.lines)) for change in changes)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _CASES_TRACED = 2
 _ALIKE_NEAR, _ALIKE_FAR = 4, 4
 """Identical cases that are traced: those that have most in common with a differing one, and some of all others."""
+_CHUNK = 64
+"""Identical cases that are traced before a look at what they have run."""
+_WALL = 2.0
+"""Times the processor time that a look at identical cases may take."""
 _TRACE_SHARE = 0.4
 """Of the time allowed."""
 
@@ -193,23 +197,45 @@ class Explanation:
         """Run identical cases, each unlike those before it, with a tracer on, until all that is watched has run."""
         if not self.traces():
             return
+        if self.unit.child.called:  # what runs once, when it is loaded or asked for first, has run there
+            self.unit.child.channel.send({"again": self.unit.unit["number"]})
+            self.unit.child.exit(0)
         self.watch()
+        gives_up = time.monotonic() + _WALL * self.asked["seconds"]
         left = {
             arm: {p: set(lines) for p, lines in self.asked["lines"][ARM_NAMES[arm]].items()} for arm in (HEAD, BASE)
         }
         ran: dict[str, dict[str, list[int]]] = {name: {} for name in ARM_NAMES}
+        cases = list(varied(self.asked["cases"], [self.cases[i].axes for i in self.asked["cases"]]))
         looked = 0
-        for index in varied(self.asked["cases"], [self.cases[i].axes for i in self.asked["cases"]]):
-            watched = [arm for arm in (HEAD, BASE) if any(left[arm].values())]
-            if not watched or self.clock() > self.ends:
+        while looked < len(cases) and any(some for files in left.values() for some in files.values()):
+            if self.clock() > self.ends or time.monotonic() > gives_up:
                 break
-            found = {arm: self.lines_run(index, arm) for arm in watched}
-            looked += any(lines is not None for lines in found.values())
-            for arm, lines in found.items():
-                for path, numbers in (lines or {}).items():
-                    ran[ARM_NAMES[arm]].setdefault(path, []).extend(sorted(numbers & left[arm][path]))
-                    left[arm][path] -= numbers
+            chunk = cases[looked : looked + min(looked + 1, _CHUNK)]  # to ask what ran takes a while
+            for arm in (HEAD, BASE):
+                if any(left[arm].values()):
+                    for path, numbers in self.lines_of(chunk, arm).items():
+                        ran[ARM_NAMES[arm]].setdefault(path, []).extend(sorted(numbers & left[arm][path]))
+                        left[arm][path] -= numbers
+            looked += len(chunk)
         self.send({"executed": ran, "looked": looked})
+
+    def lines_of(self, cases: Sequence[int], arm: int) -> dict[str, set[int]]:
+        """The watched lines that one arm's calls of some cases run, and making what they are given, by path."""
+        recorder = self.recorders[arm]
+        recorder.restart()
+
+        def around(function: Callable[..., Any]) -> Callable[..., Any]:
+            def traced(*args: Any, **kwargs: Any) -> Any:
+                with recorder:
+                    return function(*args, **kwargs)
+
+            return traced
+
+        for index in cases:
+            self.call(index, arm, around, recorder)
+        watched: dict[str, list[int]] = self.asked["lines"][ARM_NAMES[arm]]
+        return {path: set(lines) & set(watched[path]) for _, path, lines in recorder.take() if path in watched}
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -240,12 +266,12 @@ def _wrapped(target: Target, symbol: str, around: Around, preparing: AbstractCon
     """The target with something around each call, and around making what it is given."""
 
     def prepare(arm: Arm, pool: Pool) -> Call:
-        if target.prepare is not None:
-            with preparing:
+        with preparing:
+            if target.prepare is not None:
                 call = target.prepare(arm, pool)
-        else:
-            function = arm.get(symbol)
-            call = Call(function, kwargs=arm.bind(function, pool))
+            else:
+                function = arm.get(symbol)
+                call = Call(function, kwargs=arm.bind(function, pool))
         return replace(call, fn=around(call.fn))
 
     return replace(target, prepare=prepare)

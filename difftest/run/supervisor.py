@@ -422,7 +422,7 @@ class _Loop:
                 self.complete(slot, unit)
         elif "again" in message:  # the child ends itself, and the next one goes on
             unit = self.running[slot]
-            if unit.task is None or unit.renewed == MAX_RENEWALS:
+            if (unit.task is None and unit.explain is None) or unit.renewed == MAX_RENEWALS:
                 raise ValueError("asks for a new child without end")
             unit.renewed += 1
             self.waiting.appendleft(self.running.pop(slot))

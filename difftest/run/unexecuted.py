@@ -8,15 +8,21 @@ from typing import Any, NamedTuple
 
 from difftest.profiles import concerns
 from difftest.result import Change, Unexecuted
-from difftest.run.causes import PATIENCE, Changed, Compared, complete
+from difftest.run.causes import Changed, Compared, complete
 from difftest.run.protocol import ARM_NAMES, EXECUTED
 from difftest.run.supervisor import Supervisor, Unit
 
-SECONDS = 1.0
+SECONDS = 4.0
 """Processor time in which one target's cases are looked at; it takes less where they soon have run all that changed."""
 
-ALL_SECONDS = 3.0
+ALL_SECONDS = 4.0
 """What each child has for all of its targets."""
+
+PATIENCE = 2.0
+"""Times that, which it may take on a loaded machine."""
+
+TIMEOUT = 5.0
+"""Seconds for one call, which took less when it was compared."""
 
 
 class _Lines(NamedTuple):
@@ -40,7 +46,8 @@ def unexecuted(
 
     Args:
         identical: targets whose code changed, by any number.
-        differing: targets that show what they reach, so that nothing is to be said of it, by their numbers.
+        differing: targets in which what they reach may show otherwise, so that nothing is to be said of it, by their
+            numbers.
         options: those of the run (:meth:`Supervisor.run`).
         known: by the numbers, what is known of their changed code; completed.
         budget: seconds that the whole run was given.
@@ -53,11 +60,12 @@ def unexecuted(
     wanted: dict[int, list[_Lines]] = {}
     for number, changed in complete(known, identical).items():
         planned = identical[number].planned
-        found = [_lines(change, changed) for change in changed.changes if change.runs == "call"]
+        found = [_lines(change, changed) for change in changed.changes if _is_watched(change)]
         wanted[number] = [
             lines
             for lines in found
             if lines.numbers
+            and not lines.symbol.endswith(">")  # the loader's own name for what it makes
             and (planned.head_index, lines.symbol) not in shown
             and _is_concerned(lines.path, planned.outline.package)
         ]
@@ -66,7 +74,7 @@ def unexecuted(
     seconds = min(SECONDS, together * len(supervisor.children) / max(len(todo), 1))
     units = {
         number: Unit(
-            *(place, (first := identical[number].units[0]).target, first.symbols, first.arms, (0, 1), first.timeout),
+            *(place, (first := identical[number].units[0]).target, first.symbols, first.arms, (0, 1), TIMEOUT),
             number,
             explain={
                 "looks": (EXECUTED,),
@@ -87,6 +95,12 @@ def unexecuted(
             time.monotonic() + PATIENCE * together,
         )
     return _not_run(identical, wanted, units)
+
+
+def _is_watched(change: Change) -> bool:
+    """Whether a call runs what changed, line by line, and all of it is known."""
+    scripted = any("jit.script" in line.text for line in change.lines if line.text.lstrip().startswith("@"))
+    return change.runs == "call" and not change.cut and not scripted
 
 
 def _is_concerned(path: str, package: str) -> bool:
@@ -116,9 +130,8 @@ def _by_arm(wanted: list[_Lines]) -> dict[str, dict[str, list[int]]]:
 def _not_run(
     identical: Mapping[int, Compared], wanted: Mapping[int, list[_Lines]], units: Mapping[int, Unit]
 ) -> tuple[Unexecuted, ...]:
-    """What no case of any target ran. A target that could not be looked at says nothing of what it reaches."""
+    """What none of the cases looked at ran, of all targets that reach it."""
     ran: dict[tuple[int, str, str], set[int]] = {}
-    silent: set[tuple[int, str]] = set()
     held: dict[tuple[int, str, str, str], tuple[set[int], list[int]]] = {}
     for number, unit in units.items():
         head = identical[number].planned.head_index
@@ -129,12 +142,11 @@ def _not_run(
             changed, holders = held.setdefault((head, lines.symbol, lines.arm, lines.path), (set(), []))
             changed.update(lines.numbers)  # of a long change, a target may show a part only
             holders.append(number)
-            if not unit.explained.get("looked"):
-                silent.add((head, lines.symbol))
     found = []
     for (head, symbol, arm, path), (changed, holders) in held.items():
         missing = sorted(changed - ran.get((head, arm, path), set()))
-        if missing and (head, symbol) not in silent:
+        cases = sum(units[number].explained.get("looked", 0) for number in holders)
+        if missing and cases:  # of what could not be looked at, nothing is known
             found.append(
                 Unexecuted(
                     symbol=symbol,
@@ -144,7 +156,8 @@ def _not_run(
                     lines=tuple(missing),
                     changed=len(changed),
                     targets=tuple(identical[number].result.name for number in holders),
-                    cases=sum(units[number].explained["looked"] for number in holders),
+                    cases=cases,
+                    of=sum(len(asked["cases"]) for number in holders if (asked := units[number].explain)),
                 )
             )
     return tuple(sorted(found, key=lambda each: (each.head, each.path, each.lines)))

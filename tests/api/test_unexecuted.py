@@ -47,9 +47,9 @@ def two(x):
 """
 
 
-def compared(folder: Path, *head: tuple[str, str], **more: object) -> RunResult:
+def compared(folder: Path, *head: tuple[str, str], base: tuple[tuple[str, str], ...] = (), **more: object) -> RunResult:
     (folder / "cases.py").write_text(CASES)
-    for name, edits in (("base", ()), ("head", head)):
+    for name, edits in (("base", base), ("head", head)):
         text = TEXT
         for old, new in edits:
             assert old in text
@@ -68,9 +68,10 @@ def test_a_line_that_no_case_runs_is_named(tmp_path: Path) -> None:
     assert result.verdict == "identical"
     (found,) = result.unexecuted
     assert (found.symbol, found.arm, found.path) == ("pack.one:scaled", "head", "pack/one.py")
-    assert (found.lines, found.changed, found.targets, found.cases) == ((4,), 1, ("user.one", "user.two"), 6)
-    assert "; changed and run by none of the cases looked at: pack.one:scaled; base" in sentence(result)
-    said = "what changed (line 4 of pack/one.py): run by none of the 6 cases looked at of user.one, user.two"
+    assert (found.lines, found.changed, found.targets) == ((4,), 1, ("user.one", "user.two"))
+    assert found.cases == found.of == 6
+    assert "; changed and run by no case: pack.one:scaled; base" in sentence(result)
+    said = "what changed (line 4 of pack/one.py): run by none of the 6 identical cases of user.one, user.two"
     assert unexecuted_lines(result) == [f"pack.one:scaled: {said}"]
 
 
@@ -79,9 +80,9 @@ def test_lines_that_were_left_out_are_lines_of_base(tmp_path: Path) -> None:
     assert result.verdict == "identical"
     (found,) = result.unexecuted
     assert (found.arm, found.lines, found.changed) == ("base", (4,), 2)
-    assert "run by none" not in sentence(result)  # one of the two is run
+    assert "; changed and run by no case: pack.one:scaled (1 of 2 lines); base" in sentence(result)
     assert unexecuted_lines(result)[0].startswith(
-        "pack.one:scaled: 1 of 2 changed lines (line 4 of pack/one.py in base): run by none of the 6 cases looked at"
+        "pack.one:scaled: 1 of 2 changed lines (line 4 of pack/one.py in base): run by none of the 6 identical cases"
     )
 
 
@@ -98,6 +99,45 @@ def test_what_shows_in_a_target_that_differs_is_not_named(tmp_path: Path) -> Non
 
 def test_nothing_is_said_without_a_look(tmp_path: Path) -> None:
     assert compared(tmp_path, UNUSED, explain=False).unexecuted == ()
+
+
+@pytest.mark.parametrize(
+    "once",
+    [
+        "import functools\n\n\n@functools.cache\ndef once():\n    return 4\n\nx4 = lambda: once()\n",
+        "MADE = None\n\n\ndef x4():\n    global MADE\n    if MADE is None:\n        MADE = 4\n    return MADE\n",
+        "def made():\n    return 4\n\n\nX4 = made()\n\n\ndef x4():\n    return X4\n",
+        "FOUND = {}\n\n\ndef kept(f):\n    FOUND[1] = 4\n    return f\n\n\n@kept\ndef x4():\n    return FOUND[1]\n",
+    ],
+    ids=["cached", "kept", "at import", "by a decorator"],
+)
+def test_what_runs_once_in_a_process_is_not_named(tmp_path: Path, once: str) -> None:
+    other = once.replace("4\n", "int(4)\n", 1) if "return 4" in once else once.replace("= 4", "= int(4)")
+    assert other != once
+    for name, text in (("base", once), ("head", other)):
+        write(tmp_path / name / "pack/once.py", text)
+    uses = ("def scaled(x, wide):", "from pack.once import x4\n\n\ndef scaled(x, wide):"), ("x * 4", "x * x4()")
+    result = compared(tmp_path, *uses, base=uses)
+    assert result.verdict == "identical" and result.targets[0].code == "changed"
+    assert result.unexecuted == ()
+
+
+def test_a_change_that_is_too_long_to_be_known_whole_is_not_named(tmp_path: Path) -> None:
+    branch = "".join(f"        x = x + {n}\n" for n in range(200))
+    result = compared(tmp_path, ("        return x * 2\n", f"{branch}        return x * 2\n"))
+    assert result.verdict == "identical" and result.unexecuted == ()
+
+
+def test_a_difference_that_is_expected_shows_what_changed(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text('[[expect]]\ntarget = "user.*"\nreason = "meant"\n')
+    result = compared(tmp_path, ("return x * 4", "return x * 5"), expect=tmp_path / "e.toml")
+    assert result.verdict == "expected" and result.unexecuted == ()
+
+
+def test_a_folder_whose_name_is_a_pattern_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "odd[1]*").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert compared(tmp_path, ("return x * 4", "return 4 * x")).unexecuted == ()
 
 
 def test_what_runs_when_a_file_is_loaded_is_not_named(tmp_path: Path) -> None:

@@ -102,8 +102,10 @@ def test_lines_are_marked_by_who_ran_them() -> None:
     watched = lines_to_trace(found)
     assert set(watched["head"]["pack/a.py"]) >= {13, 14}
     ran = {"head": {"pack/a.py": {12: "both", 13: "both", 14: "differing"}}, "base": {}}
-    (change,) = marked(found, ran, {})
+    (change,) = marked(found, ran, {"head": {"pack/a.py": {12, 13, 14}}})
     assert [(line.head, line.ran) for line in change.lines if line.sign == "+"] == [(13, "both"), (14, "differing")]
+    (change,) = marked(found, ran, {"head": {"pack/a.py": {13}}})  # the other ran when the function was made, say
+    assert [(line.head, line.ran) for line in change.lines if line.sign == "+"] == [(13, "both"), (14, "")]
 
 
 def test_very_long_changes_are_cut_and_counted() -> None:
@@ -117,7 +119,9 @@ def test_very_long_changes_are_cut_and_counted() -> None:
 def test_lines_of_an_arm_that_was_not_traced_carry_no_mark() -> None:
     lines = (ChangedLine("-", 3, None, "x = 1"), ChangedLine("+", None, 3, "x = 2"))
     (change,) = marked(
-        [Change("m:f", "changed", "m.py", "m.py", lines)], {"head": {"m.py": {3: "differing"}}, "base": {}}, {}
+        [Change("m:f", "changed", "m.py", "m.py", lines)],
+        {"head": {"m.py": {3: "differing"}}, "base": {}},
+        {"base": {"m.py": {3}}, "head": {"m.py": {3}}},
     )
     assert [line.ran for line in change.lines] == ["", "differing"]
 
