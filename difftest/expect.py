@@ -109,6 +109,12 @@ def check_draft(path: Path) -> str:
         return ""
     text = read(path, "--write-expect")
     _parse(text, f"--write-expect {path}", drafts=True)
+    try:
+        tomllib.loads(f"{text}\n[[expect]]\n")
+    except tomllib.TOMLDecodeError:
+        raise UsageError(
+            f"--write-expect {path}: nothing can be added to an array in brackets; write each entry as [[expect]]"
+        ) from None
     return text
 
 
@@ -259,7 +265,7 @@ def drafted(result: RunResult) -> list[Drafted]:
             found |= {False} if group.outside_contract else set()
             for way in group.ways:
                 key = (target.name, way.place, way.kind)
-                words.setdefault(key, []).append(f"{way.cases} cases{where}")
+                words.setdefault(key, []).append(f"{way.cases} case{'s' * (way.cases != 1)}{where}")
                 sides.setdefault(key, set()).update(found)
         for item in target.mismatches:
             key = (target.name, item.place or item.leaf, item.kind)

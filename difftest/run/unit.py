@@ -609,13 +609,12 @@ class UnitRun:
         """Whether the manifest expects every mismatch of the case."""
         used = []
         for item in found:
-            match = next(
-                (n for n, e in self.expected if e.matches(case.label, identity, case.contract, item.kind, item.leaf)),
-                None,
-            )
-            if match is None:
+            matching = [
+                n for n, e in self.expected if e.matches(case.label, identity, case.contract, item.kind, item.leaf)
+            ]
+            if not matching:
                 return False
-            used.append(match)
+            used += matching
         self.expected_used.update(set(used))
         return True
 

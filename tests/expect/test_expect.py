@@ -11,7 +11,7 @@ import pytest
 from difftest import api
 from difftest.demo import make_repository
 from difftest.errors import UsageError
-from difftest.expect import Expectation, draft, load
+from difftest.expect import Expectation, check_draft, draft, load
 from difftest.reports.sentence import sentence
 from difftest.result import Identity, Mismatch, RunResult, TargetResult
 
@@ -59,6 +59,21 @@ def test_an_entry_that_matches_nothing_fails(options: api.RunOptions, tmp_path: 
     assert (result.verdict, result.exit_code) == ("unmeasured", 3)
     assert "one draw fewer" in result.notes[0]
     assert "; 1 entry of the expect file matched nothing;" in sentence(result)
+
+
+def test_each_entry_that_matches_is_one_that_matched(options: api.RunOptions, tmp_path: Path) -> None:
+    text = WHOLE + '\n[[expect]]\ntarget = "v1.*"\nleaf = "return*"\nreason = "the same, in other words"\n'
+    result = api.run(replace(options, expect=manifest(tmp_path, text)))
+    assert (result.verdict, result.exit_code, result.notes) == ("expected", 0, ())
+
+
+@pytest.mark.parametrize("text", ["expect = []\n", 'expect = [{target = "v1.*", reason = "meant"}]\n'])
+def test_a_manifest_to_which_nothing_can_be_added_is_refused_before_the_run(tmp_path: Path, text: str) -> None:
+    path = manifest(tmp_path, text)
+    assert len(load(path)) == text.count("target")
+    with pytest.raises(UsageError, match="nothing can be added to an array in brackets"):
+        check_draft(path)
+    assert check_draft(manifest(tmp_path, WHOLE)) == WHOLE
 
 
 def test_an_entry_for_a_target_that_was_not_asked_for_is_no_fault(options: api.RunOptions, tmp_path: Path) -> None:

@@ -417,3 +417,15 @@ def test_commits_of_a_range_come_parents_first(repo: Path) -> None:
         commits(repo, "absent..main")
     with pytest.raises(TreeError, match="begins with '-'"):
         commits(repo, "--all..main")
+
+
+def test_a_commit_of_another_history_is_not_contained(repo: Path) -> None:
+    git = git_in(repo)
+    before, first = git("rev-parse", "HEAD"), git("rev-parse", "HEAD~1")
+    git("checkout", "-q", "--orphan", "other")
+    git("commit", "-q", "-m", "unrelated")
+    repository = Repository.find(repo)
+    assert not repository.contains(before, git("rev-parse", "HEAD"))
+    assert repository.contains(before, first) and not repository.contains(first, before)
+    with pytest.raises(TreeError, match="git merge-base failed"):
+        repository.contains(before, "0" * 40)
