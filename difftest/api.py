@@ -294,8 +294,8 @@ def _refuse_unrecorded_targets(
     options: RunOptions, outlines: Sequence[catalog.Outline], chosen: Sequence[catalog.Outline]
 ) -> None:
     """Recorded calls that were named, of which none is of a chosen target, would be left out without a word."""
-    if options.recorded and options.targets and not any(outline.recorded for outline in chosen):
-        sites = ", ".join(outline.name for outline in outlines if outline.recorded) or "none"
+    sites = ", ".join(outline.name for outline in outlines if outline.recorded)  # none of a file of one case
+    if sites and options.targets and not any(outline.recorded for outline in chosen):
         places = ", ".join(map(str, options.recorded))
         raise UsageError(
             f"--recorded {places}: no call in it is of --target {', '.join(options.targets)}; it has {sites}"

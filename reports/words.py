@@ -176,13 +176,15 @@ def mode_words(mode: str) -> str:
 
 
 def input_lines(targets: Sequence[TargetResult], result: RunResult) -> list[str]:
-    """Over which inputs each target was compared: `v1.min_p: 187 grid cases over sequence, steps, vocab`."""
+    """Over which inputs each target was compared: `v1.min_p: 187 grid cases over sequence, steps, vocab`. An axis of
+    which the cases have one value is none that they were compared over."""
     lines = []
     for target in targets:
         kinds = " and ".join(f"{count} {source}" for source, count in target.sources.items()) or target.cases.executed
         cases = f"{kinds} {'case' if target.cases.executed == 1 else 'cases'}"
-        axes = ", ".join(plain(axis, 40) for axis in list(target.axes)[:AXES_SAID])
-        more = f" and {len(target.axes) - AXES_SAID} more" if len(target.axes) > AXES_SAID else ""
+        varied = [axis for axis, values in target.axes.items() if len(values) > 1]
+        axes = ", ".join(plain(axis, 40) for axis in varied[:AXES_SAID])
+        more = f" and {len(varied) - AXES_SAID} more" if len(varied) > AXES_SAID else ""
         lines.append(f"{plain(label(target, result), 120)}: {cases}{f' over {axes}{more}' if axes else ''}")
     return lines
 
