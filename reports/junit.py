@@ -5,6 +5,7 @@ A suite per head; in it a test case per target, or one per kind of mismatch wher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -26,6 +27,7 @@ from .words import (
     plain,
     plural,
     symbol_words,
+    unexecuted_lines,
     why_unmeasured,
 )
 
@@ -61,7 +63,8 @@ def _suite(
     for key, value in [*properties, *environment, *command]:
         SubElement(listed, "property", name=plain(key, 80), value=plain(value, VALUE_SHOWN))
     for target in targets:
-        _target(suite, target)
+        unrun = [i for i in result.unexecuted if target.name in i.targets and target.head == i.head]
+        _target(suite, target, unexecuted_lines(unrun))
     if not targets:
         case = SubElement(suite, "testcase", name="run", classname="difftest", time="0.000")
         SubElement(case, "error", message="nothing was compared", type=Verdict.UNMEASURED).text = sentence(result)
@@ -71,7 +74,7 @@ def _suite(
         suite.set(plural_name, str(sum(case.find(tag) is not None for case in cases)))
 
 
-def _target(suite: Element, target: TargetResult) -> None:
+def _target(suite: Element, target: TargetResult, unrun: list[str]) -> None:
     name = plain(target.name, VALUE_SHOWN)
     if target.verdict == Verdict.DIFFERENT:
         kinds = dict(target.kinds) or {"": target.mismatches_total}
@@ -88,14 +91,14 @@ def _target(suite: Element, target: TargetResult) -> None:
     case = _case(suite, name, target.seconds)
     if target.verdict == Verdict.UNMEASURED:
         SubElement(case, "skipped", message=plain(why_unmeasured(target), VALUE_SHOWN))
-    _output(case, target)
+    _output(case, target, unrun)
 
 
 def _case(suite: Element, name: str, seconds: float) -> Element:
     return SubElement(suite, "testcase", name=name, classname="difftest", time=f"{seconds:.3f}")
 
 
-def _output(case: Element, target: TargetResult) -> None:
+def _output(case: Element, target: TargetResult, unrun: Sequence[str] = ()) -> None:
     lines = [
         f"{target.verdict}; code {target.code}; {counts_words(target)}; {mode_words(target.mode)}",
         aa_words(target),
@@ -106,6 +109,7 @@ def _output(case: Element, target: TargetResult) -> None:
         f"host of the capture: {host_words(target)}" if target.host else "",
         *(f"adapter: {text}" for text in target.adapters),
         *(f"note: {text}" for text in target.notes),
+        *(f"not run: {text}" for text in unrun),
     ]
     SubElement(case, "system-out").text = "\n".join(plain(line, 2 * VALUE_SHOWN) for line in lines if line)
 

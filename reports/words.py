@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from difftest.lift.lines import ranges
 from difftest.result import NOT_EXECUTED as NOT_EXECUTED
-from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Verdict
+from difftest.result import CaseCounts, Identity, Kind, Mismatch, RunResult, TargetResult, Unexecuted, Verdict
 
 _NOT_MEASURED = re.compile(r"(\d+) cases? not measured: (.*)", re.DOTALL)
 INTERPRETER = "triton-interpreter"
@@ -391,9 +391,9 @@ def unreached_lines(result: RunResult) -> list[str]:
     return [f"changed, and reached by no target: {line}" for line in lines[:UNREACHED_FILES]] + more
 
 
-def unexecuted_lines(result: RunResult) -> list[str]:
+def unexecuted_lines(items: Iterable[Unexecuted]) -> list[str]:
     """Changed lines of identical targets that no case ran, a definition a line."""
-    found = sorted(result.unexecuted, key=lambda item: not item.whole)
+    found = sorted(items, key=lambda item: not item.whole)
     lines = []
     for item in found[:UNEXECUTED]:
         which = f"line{'s' * (len(item.lines) > 1)} {ranges(item.lines)} of {plain(item.path, 120)}"
@@ -412,7 +412,7 @@ def remarks(result: RunResult) -> list[tuple[str, list[str]]]:
     """What bears on the verdicts besides the mismatches: (title, lines), topics without lines left out."""
     topics = [
         ("Not measured", not_measured_lines(result)),
-        ("Not run", unexecuted_lines(result)),
+        ("Not run", unexecuted_lines(result.unexecuted)),
         ("Not reached", unreached_lines(result)),
         ("Expected", expected_lines(result)),
         ("Small cases", reduced_lines(result)),

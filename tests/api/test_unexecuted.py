@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from difftest.api import RunOptions, run
+from difftest.reports.junit import render as junit
 from difftest.reports.sentence import sentence
 from difftest.reports.words import unexecuted_lines
 from difftest.result import RunResult
@@ -72,7 +73,8 @@ def test_a_line_that_no_case_runs_is_named(tmp_path: Path) -> None:
     assert found.cases == found.of == 6
     assert "; changed and run by no case: pack.one:scaled; base" in sentence(result)
     said = "what changed (line 4 of pack/one.py): run by none of the 6 identical cases of user.one, user.two"
-    assert unexecuted_lines(result) == [f"pack.one:scaled: {said}"]
+    assert unexecuted_lines(result.unexecuted) == [f"pack.one:scaled: {said}"]
+    assert junit(result).count(f"not run: pack.one:scaled: {said}") == 2  # in each target that reaches it
 
 
 def test_lines_that_were_left_out_are_lines_of_base(tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ def test_lines_that_were_left_out_are_lines_of_base(tmp_path: Path) -> None:
     (found,) = result.unexecuted
     assert (found.arm, found.lines, found.changed) == ("base", (4,), 2)
     assert "; changed and run by no case: pack.one:scaled (1 of 2 lines); base" in sentence(result)
-    assert unexecuted_lines(result)[0].startswith(
+    assert unexecuted_lines(result.unexecuted)[0].startswith(
         "pack.one:scaled: 1 of 2 changed lines (line 4 of pack/one.py in base): run by none of the 6 identical cases"
     )
 
