@@ -79,7 +79,7 @@ def main():
     result = api.run(request)
     (target,) = result.targets
     for arm, identity, pinned in (("base", result.base, BASE), ("head", result.heads[0], HEAD)):
-        print(f"{{arm}}: {{identity.spec}}, {{identity.resolved}}")
+        print(f"{{arm}}: {{', '.join(dict.fromkeys((identity.spec, identity.resolved)))}}")
         if identity.resolved != pinned[1]:
             print(f"  NOT the version that this was found on, which is {{pinned[1]}}")
         if target.closure.get(arm, {{}}).get("digest") != CODE[arm]:
