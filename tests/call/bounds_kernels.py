@@ -79,7 +79,8 @@ with watched() as reach:
             assert "outside" in str(error), error
 print(f"swallowed by the caller: {reach.outside}")
 launch("in a device function", copy_one, ten, other, 11)
-launch("no tensor at all", follow, torch.tensor([memory.data_ptr() + (1 << 40)]))
+launch("through an address in a tensor", follow, torch.tensor([memory.data_ptr()]))
+launch("through what is no address", follow, torch.tensor([4096]))
 before = ten.clone()
 copy[(1,)](other, ten, 0, 0, BLOCK=8)
 print("not watched:", "untouched" if torch.equal(before, ten) else "changed")

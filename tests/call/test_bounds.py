@@ -24,6 +24,7 @@ def test_what_is_outside_is_seen_and_not_touched() -> None:
         "added beyond the end: atomic_rmw",
         "swallowed by the caller: store",
         "in a device function: load",
-        "no tensor at all: load",
+        "through an address in a tensor: ",
+        "through what is no address: load",
         "not watched: untouched",
     ]
