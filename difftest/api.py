@@ -34,6 +34,7 @@ from difftest.result import (
     EXAMPLES_CUT,
     MISMATCHES_SHOWN,
     NOT_EXECUTED,
+    OUTSIDE,
     UNUSED_ENTRY,
     CaseCounts,
     RunResult,
@@ -687,7 +688,9 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
             verdict, reason = Verdict.UNMEASURED, finding
         item.notes.append(finding)
     options = state.options
-    notes = list(dict.fromkeys([*item.notes, *[n for u in units for n in u.notes]]))
+    # Each share of the cases names the first of its own that reaches outside.
+    said = {n.partition(",")[0] if OUTSIDE in n else n: n for n in reversed([n for u in units for n in u.notes])}
+    notes = list(dict.fromkeys([*item.notes, *reversed(said.values())]))
     notes += [
         f"{count} {'case' if count == 1 else 'cases'} not measured: {text}" for text, count in unmeasured.most_common(5)
     ]

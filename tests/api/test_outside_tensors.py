@@ -19,7 +19,7 @@ from difftest.target import Case, Target
 
 
 def cases():
-    for size in (16, 12):
+    for size in (16, 12, 11, 10, 9):
         yield Case(f"{size}", lambda size=size: {"values": torch.arange(float(size)), "flags": torch.ones(3)})
 
 
@@ -56,7 +56,7 @@ def compared(folder: Path, base: str, head: str) -> RunResult:
     for name, extra in (("base", base), ("head", head)):
         write(folder / name / "pack/__init__.py", "")
         write(folder / name / "pack/doubled.py", TEXT.replace("EXTRA", extra))
-    options = {"targets": ("user.*",), "cases_from": (folder / "cases.py",), "jobs": 1}
+    options = {"targets": ("user.*",), "cases_from": (folder / "cases.py",), "jobs": 2}
     return run(RunOptions(str(folder / "base"), (str(folder / "head"),), **options))  # type: ignore[arg-type]
 
 
