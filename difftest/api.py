@@ -688,9 +688,10 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
             verdict, reason = Verdict.UNMEASURED, finding
         item.notes.append(finding)
     options = state.options
-    # Each share of the cases names the first of its own that reaches outside.
-    said = {n.partition(",")[0] if OUTSIDE in n else n: n for n in reversed([n for u in units for n in u.notes])}
-    notes = list(dict.fromkeys([*item.notes, *reversed(said.values())]))
+    said: dict[str, str] = {}
+    for note in [n for u in units for n in u.notes]:  # each share of the cases names the first that reaches outside
+        said.setdefault(note.partition(",")[0] if OUTSIDE in note else note, note)
+    notes = list(dict.fromkeys([*item.notes, *said.values()]))
     notes += [
         f"{count} {'case' if count == 1 else 'cases'} not measured: {text}" for text, count in unmeasured.most_common(5)
     ]

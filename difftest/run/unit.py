@@ -109,7 +109,7 @@ class UnitRun:
         self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
-        self.outside: str | None = None
+        self.is_outside = False
         self.first: tuple[int, Case, Pool, int, Outcome] | None = None
 
     def arms_of(self, host: Mapping[str, Any]) -> list[Any]:
@@ -477,12 +477,12 @@ class UnitRun:
 
     def reaches_outside(self, index: int, case: Case, pool: Pool, identity: str, access: str) -> None:
         """Note that head's kernels do not keep to their tensors on a case, where base's do."""
-        if self.outside is not None:
+        if self.is_outside:
             return
         with watched(ending=False) as reach:
             self.call(index, BASE, case, pool, self.pair[0])
         if not reach.outside:
-            self.outside = identity
+            self.is_outside = True
             self.notes.append(outside_note(access, identity))
 
     def wavering(
