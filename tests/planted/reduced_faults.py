@@ -109,9 +109,6 @@ NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
     ("H38: allowed ids leave the tail as it is", "v2.apply_logit_bias"): ("ids", 8_193, LARGE_BLOCK),
 }
 
-NEAR = 1.25
-"""How many times the ids that are needed may be left: which of those beyond a block is chosen is decided by noise."""
-
 HAZARDS = (*test_planted_hazards.FAULTS, *test_axis_faults.FAULTS)
 RELEASES = {
     "parse_output": ("v1.parse_output", parse_heads.PARSE_OUTPUT, parse_heads.MASKED_GATHER, parse_heads._FAULTS),
@@ -350,7 +347,7 @@ def _needed(row: Row, item: Reduced, request: api.RunOptions, folder: Path) -> s
     many, longest = item.requests[1], item.largest_axis[1]
     if what == "requests" and many == needed and longest <= 16:
         fewer = Sizes(case.pool()).cut(many, range(needed - 1), Cut((FIRST,)))
-    elif what == "ids" and many <= 3 and needed <= longest < NEAR * needed:
+    elif what == "ids" and many <= 3 and needed <= longest < 1.1 * needed:
         fewer = Sizes(case.pool()).cut(longest, range(needed - 1), Cut((LATER, INNER)))
     elif what == "rows" and many <= 3 and longest == needed:
         fewer = Sizes(case.pool()).cut(longest, range(needed - 1), Cut((FIRST,)))
