@@ -1,84 +1,111 @@
-"""Whether kernels in Triton's CPU interpreter keep to the memory of the tensors that they are launched with.
+"""Keeps kernels in Triton's CPU interpreter to the memory of the tensors that they are launched with.
 
-What a kernel reads beyond it is another thing in each process, and changes what comes out, or does so by chance only.
+What lies beyond it is another thing in each process. During a call of an arm it is memory that nobody wrote: what a
+kernel reads there is the fill (:mod:`difftest.call.poison`), and what it writes there is dropped.
 """
 
 from __future__ import annotations
 
-import contextlib
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from difftest.call.interpreter import interpreting
+from difftest.call.poison import POISON
 
 _LOW, _HIGH = 1 << 40, 1 << 47
 """Between these are the addresses of a process's memory."""
 
-_ACCESSES = ("load", "store", "atomic_rmw", "atomic_cas")
 
-
-@dataclass
-class Reach:
-    """What the kernels launched meanwhile did.
+class Bounds:
+    """What the kernels of this process keep to.
 
     Attributes:
-        outside: the name of an access beyond the tensors, `load` or `store` say; empty when there was none.
+        outside: the first access beyond the tensors, `load` or `store` say, since this was last emptied.
+        known: the memory of the launch under way; None leaves its accesses as they are.
     """
 
-    outside: str = ""
+    def __init__(self) -> None:
+        self.outside = ""
+        self.known: _Known | None = None
+
+    def away(self, name: str, pointers: NDArray[Any], mask: NDArray[Any] | None, size: int) -> NDArray[np.bool_] | None:
+        """Which elements of an access are beyond the tensors; None when none is, or the tensors are not known.
+
+        Args:
+            name: of the interpreter's function.
+            pointers: uint64, of any shape; those that `mask` leaves out are not accessed.
+            size: bytes of an element.
+        """
+        if self.known is None or self.known.hold(pointers, size):
+            return None
+        away = self.known.lacks(pointers, size)
+        if mask is not None:
+            away &= mask
+        if not away.any():
+            return None
+        if self.known.has_addresses():
+            self.known = None
+            return None
+        self.outside = self.outside or name
+        POISON.allocations += 1  # what is there is undefined
+        return away
 
 
-@contextlib.contextmanager
-def watched(ending: bool = True) -> Iterator[Reach]:
-    """Look at each place that a kernel is about to read or write. Compiled kernels cannot be looked at.
+BOUNDS = Bounds()
 
-    Args:
-        ending: a kernel that reaches outside ends there, with an error, and touches nothing outside.
-    """
-    reach = Reach()
-    if not interpreting():
-        yield reach
-        return
-    from triton.runtime import interpreter
 
+def keep_to_tensors(interpreter: Any) -> None:
+    """Look at each place that a kernel is about to read or write, in each call of an arm. Once a process."""
     memory, executor = interpreter._interpreter, interpreter.GridExecutor
-    launch, own = executor.__call__, {name: getattr(memory, name) for name in _ACCESSES if hasattr(memory, name)}
-    known: list[_Known | None] = [None]  # of the launch under way
+    launch = executor.__call__
+    own_load, own_store, own_update, own_exchange = (
+        memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas
+    )  # fmt: skip
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before, known[0] = known[0], _known((*args, *kwargs.values()))
+        before = BOUNDS.known
+        BOUNDS.known = None if POISON.fill is None else _known((*args, *kwargs.values()))
         try:
             return launch(self, *args, **kwargs)
         finally:
-            known[0] = before
+            BOUNDS.known = before
 
-    def looked_at(name: str, access: Any) -> Any:
-        def looked(*args: Any) -> Any:
-            if known[0] is not None and not known[0].holds(name, args):
-                if known[0].has_addresses():
-                    known[0] = None
-                    return access(*args)
-                reach.outside = name
-                if ending:
-                    raise IndexError(f"a {name} outside of the kernel's tensors")
-                known[0] = None
-            return access(*args)
+    def load(pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        away = BOUNDS.away("load", pointers, mask, dtype.itemsize)
+        if away is None:
+            return own_load(pointers, mask, other, dtype)
+        return _filled(own_load(pointers, mask & ~away, other, dtype), away)
 
-        return looked
+    def store(pointers: Any, values: Any, mask: Any) -> Any:
+        away = BOUNDS.away("store", pointers, mask, values.itemsize)
+        return own_store(pointers, values, mask if away is None else mask & ~away)
+
+    def update(operation: Any, pointers: Any, values: Any, mask: Any, order: Any) -> Any:
+        away = BOUNDS.away("atomic_rmw", pointers, mask, values.itemsize)
+        if away is None:
+            return own_update(operation, pointers, values, mask, order)
+        return _filled(own_update(operation, pointers, values, mask & ~away, order), away)
+
+    def exchange(pointers: Any, expected: Any, values: Any, order: Any) -> Any:
+        away = BOUNDS.away("atomic_cas", pointers, None, values.itemsize)
+        if away is None:
+            return own_exchange(pointers, expected, values, order)
+        found = np.zeros_like(expected)
+        if not away.all():
+            found[~away] = own_exchange(pointers[~away], expected[~away], values[~away], order)
+        return _filled(found, away)
 
     executor.__call__ = call
-    for name, access in own.items():
-        setattr(memory, name, looked_at(name, access))
-    try:
-        yield reach
-    finally:
-        executor.__call__ = launch
-        for name, access in own.items():
-            setattr(memory, name, access)
+    memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas = load, store, update, exchange
+
+
+def _filled(found: NDArray[Any], away: NDArray[np.bool_]) -> NDArray[Any]:
+    """What was read, with the fill where it is beyond the tensors."""
+    found[away] = np.frombuffer(bytes([POISON.fill or 0]) * found.itemsize, found.dtype)
+    return found
 
 
 class _Known:
@@ -87,59 +114,65 @@ class _Known:
     Args:
         parts: (first byte, byte after the last) of each.
         numbers: those of 64-bit integers.
+        is_address: whether a number among the arguments seems to be an address.
     """
 
-    def __init__(self, parts: set[tuple[int, int]], numbers: list[torch.Tensor]) -> None:
+    def __init__(self, parts: set[tuple[int, int]], numbers: list[torch.Tensor], is_address: bool) -> None:
         self.numbers = numbers
+        self.is_address = is_address
         self.parts = sorted(parts)
-        self.starts = [start for start, _ in self.parts]
+        self.last = (0, 0)  # where the last access was
 
-    def holds(self, name: str, args: Sequence[Any]) -> bool:
-        """Whether an access keeps to it: `args` are those of the interpreter's own function of that name."""
-        if name == "load":
-            pointers, mask, _, dtype = args
-            size = dtype.itemsize
-        elif name == "store":
-            pointers, values, mask = args
-            size = values.itemsize
-        elif name == "atomic_rmw":
-            _, pointers, values, mask, _ = args
-            size = values.itemsize
+    def hold(self, pointers: NDArray[Any], size: int) -> bool:
+        """Whether all elements are in the memory of one of them."""
+        if pointers.size == 1:
+            least = most = pointers.item()
+        elif not pointers.size:
+            return True
         else:
-            pointers, values, mask = args[0], args[1], None
-            size = values.itemsize
-        places = pointers if mask is None else pointers[mask]
-        if not places.size:
+            least, most = pointers.min().item(), pointers.max().item()
+        if self.last[0] <= least and most + size <= self.last[1]:
             return True
-        least, most = int(places.min()), int(places.max())
-        at = bisect_right(self.starts, least) - 1
-        if at >= 0 and most + size <= self.parts[at][1]:
-            return True
-        return all(self.has(int(place), size) for place in places.reshape(-1))  # of several tensors, or outside
+        for start, end in self.parts:
+            if start <= least and most + size <= end:
+                self.last = start, end
+                return True
+        return False
+
+    def lacks(self, pointers: NDArray[Any], size: int) -> NDArray[np.bool_]:
+        """Which elements are in none of them."""
+        found = np.zeros(pointers.shape, np.bool_)
+        for start, end in self.parts:
+            if end - start >= size:
+                found |= (pointers >= start) & (pointers <= end - size)
+        return ~found
 
     def has_addresses(self) -> bool:
-        """Whether some tensor seems to hold addresses: a kernel follows them to memory that is not known here."""
-        return any(bool(((found >= _LOW) & (found < _HIGH)).any()) for found in self.numbers)
-
-    def has(self, place: int, size: int) -> bool:
-        at = bisect_right(self.starts, place) - 1
-        return at >= 0 and place + size <= self.parts[at][1]
+        """Whether an argument seems to hold addresses: a kernel follows them to memory that is not known here."""
+        return self.is_address or any(bool(((found >= _LOW) & (found < _HIGH)).any()) for found in self.numbers)
 
 
 def _known(values: Sequence[Any]) -> _Known | None:
     """The memory of the tensors among a launch's arguments; None where an argument may hold some that are not seen."""
     parts: set[tuple[int, int]] = set()
     numbers: list[torch.Tensor] = []
+    is_address = False
     left = list(values)
     while left:
         value = left.pop()
         value = getattr(value, "base", value)  # of what stands for a tensor as another dtype, or describes one
         if isinstance(value, torch.Tensor):
+            if not value.is_cpu:
+                return None
             storage = value.untyped_storage()
-            parts.add((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
-            numbers += [value.view(torch.int64)] if value.dtype in (torch.int64, torch.uint64) else []
+            start = storage.data_ptr()
+            parts.add((start, start + storage.nbytes()))
+            if value.dtype in (torch.int64, torch.uint64):
+                numbers.append(value.view(torch.int64))
+        elif isinstance(value, int):
+            is_address |= _LOW <= value < _HIGH
         elif isinstance(value, tuple | list):
             left += value
         elif hasattr(value, "data_ptr"):
             return None
-    return _Known(parts, numbers)
+    return _Known(parts, numbers, is_address)

@@ -41,6 +41,7 @@ def interpreting() -> bool:
 def _install() -> tuple[str, ...]:
     from triton.runtime import interpreter
 
+    from difftest.call.bounds import keep_to_tensors
     from difftest.call.host import bridge_host
     from difftest.call.interpreter_speed import hasten
 
@@ -51,6 +52,7 @@ def _install() -> tuple[str, ...]:
     _not_a_number(interpreter)
     _bfloat16(interpreter)
     hasten(interpreter)
+    keep_to_tensors(interpreter)
     return (
         "libdevice functions are numpy's",
         "a mask joining a block and a scalar is a mask",

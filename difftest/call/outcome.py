@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from difftest.call.addresses import without_addresses
+from difftest.call.bounds import BOUNDS
 from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
@@ -120,6 +121,7 @@ class Caller:
         outcome, SystemExit included.
         """
         self.live = None
+        BOUNDS.outside = ""
         self.states.adopt(None if case.recorded is None else case.recorded.rng)
         try:
             if pool is not self._pool:

@@ -157,19 +157,6 @@ def only_poison(first: Any, second: Any, fills: tuple[int, int]) -> bool:
     return True
 
 
-def untouched_gaps(first: Any, second: Any, fills: tuple[int, int]) -> dict[str, Part]:
-    """Bytes of the inputs' storages that no view shows, and that are still what each call found there. They differ by
-    that alone; a call that wrote there, or that what it found there told what to do, differs in others."""
-    found: dict[str, Part] = {}
-    for path, left, right in _outcome_leaves(first, second):
-        for leaf, a, b in _differing_leaves(left, right, path):
-            if a is None or b is None or a[0] != "storage" or a[:5] != b[:5] or len(a[5]) != len(b[5]):
-                continue
-            one, other = np.frombuffer(a[5], np.uint8), np.frombuffer(b[5], np.uint8)
-            found[leaf] = ~covered_bytes(a) & (one == fills[0]) & (other == fills[1])
-    return found
-
-
 def unstable_leaves(first: Any, second: Any) -> list[str]:
     """Leaves that differ between two runs of the same arm from the same state: it is not deterministic there."""
     return [leaf for path, a, b in _outcome_leaves(first, second) for leaf, _, _ in _differing_leaves(a, b, path)]

@@ -6,8 +6,6 @@ deterministic, so it comes to the same candidate again, whose verdict then is ho
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import time
 from collections import Counter
@@ -16,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from difftest.call.bounds import Reach, watched
+from difftest.call.bounds import BOUNDS
 from difftest.call.outcome import NotCalled, Outcome, is_environment
-from difftest.call.poison import FILLS, fills
+from difftest.call.poison import fills
 from difftest.call.values import case_id
-from difftest.compare.outcomes import Difference, compare, undefined_leaves, untouched_gaps
+from difftest.compare.outcomes import Difference, compare, undefined_leaves
 from difftest.errors import DifftestError
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
@@ -43,9 +41,6 @@ _ROUNDS = 3
 
 _UNSTEADY = 8
 """How often a case must differ whose head is not deterministic."""
-
-_MARGIN = 1 << 16
-"""Bytes beside a tensor that a kernel is likely to read in when it reads beyond it."""
 
 _MORE_TIME = 3
 """How much of the time that is meant for a case it may take while it is still large."""
@@ -83,16 +78,12 @@ class ShrinkRun(UnitRun):
     def tried(self, originals: list[Case]) -> list[dict[str, Any]]:
         """What came of the cases, up to one that became small."""
         found: list[dict[str, Any]] = []
-        self.left_over: list[int] = []  # what differs by chance, for want of a better one
         for number in self.in_order(originals):
             found.append(self.use(number, originals[number]))
             if _is_small(found[-1]) or (not found[-1]["reason"] and self.task["kind"] in DEADLY):
                 break
             if not found[-1].get("no_file") and not self.decided(self.has_time):
                 break
-        if self.left_over and all(record["reason"] for record in found):
-            first = self.left_over[0]
-            found.append(self.use(first, originals[first]))
         return found
 
     def in_order(self, originals: list[Case]) -> Iterator[int]:
@@ -124,8 +115,7 @@ class ShrinkRun(UnitRun):
         self.unjudged = ""
         self.briefly = self.task["kind"] not in DEADLY
         self.carefully = False
-        self.reads_beside = True  # not asked
-        self.inside = [False, False]  # not asked
+        self.outside: list[str] | None = None  # what each arm did on the original
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
             return {"reason": "the case is not the same when it is built again"}
@@ -140,11 +130,6 @@ class ShrinkRun(UnitRun):
             self.briefly = False
             if not self.accepts(pool, always=True):
                 return {"reason": f"{ALONE}{self.unjudged}"}
-        self.inside = [self.target.triton and self.keeps_inside(arm, pool) for arm in (BASE, HEAD)]
-        self.reads_beside = not self.target.triton or not self.differs_by_itself(pool)
-        if self.target.triton and self.reads_beside and number not in self.left_over and len(self.task["choices"]) > 1:
-            self.left_over.append(number)
-            return {"reason": "the case differs by what lies beside its tensors"}
         found = self.lasting(self.reduced(pool))
         if self.seen is None:
             return {"reason": f"{ALONE}{self.unjudged}"}
@@ -202,40 +187,7 @@ class ShrinkRun(UnitRun):
             if not self.accepts(kept, always=True):
                 return False
             times += 1
-        return self.reads_beside or self.differs_by_itself(kept)
-
-    def differs_by_itself(self, pool: Pool) -> bool:
-        """Whether it differs, and base does the same, whatever lies beside its tensors. A kernel may read there, and
-        what it finds is another thing in each process."""
-        before = self.seen, self.best
-        number = self.candidates
-        alike = self.decided(lambda: number not in self.dead and self.base_ignores_margins(number, pool))
-        differs = alike and all(self.accepts(copied(pool, _MARGIN, byte), always=True) for byte in FILLS)
-        self.seen, self.best = before
-        return differs
-
-    def base_ignores_margins(self, number: int, pool: Pool) -> bool:
-        case = replace(self.original, build=lambda: copied(pool))
-        fill = fills(case_id(self.target.name, pool))[0]
-        one, other = (self.call(number, BASE, case, copied(pool, _MARGIN, byte), fill) for byte in FILLS)
-        self.child.board.begin(self.child.slot)
-        if isinstance(one, NotCalled) or isinstance(other, NotCalled):
-            return False
-        gaps = untouched_gaps(one, other, FILLS)
-        return not compare(one, other, gaps, gaps, as_recorded=True)
-
-    def keeps_inside(self, arm: int, pool: Pool) -> bool:
-        """Whether an arm's kernels keep to the memory of their tensors, as they must then on every candidate."""
-        number = self.candidates
-        case = replace(self.original, build=lambda: copied(pool))
-
-        def look() -> bool:
-            with watched() as reach:
-                self.call(number, arm, case, copied(pool), fills(case_id(self.target.name, pool))[0])
-            self.child.board.begin(self.child.slot)
-            return not reach.outside
-
-        return self.decided(lambda: number not in self.dead and look())
+        return True
 
     @property
     def unsteady(self) -> bool:
@@ -260,7 +212,7 @@ class ShrinkRun(UnitRun):
             if isinstance(state := self.journal[number], str):
                 self.unjudged = state
                 return False
-            self.raised, self.arm, self.seen = state
+            self.raised, self.arm, self.seen, self.outside = state
             self.best = pool
             return True
         if not always and self.is_over():
@@ -271,7 +223,7 @@ class ShrinkRun(UnitRun):
         self.seen = self.seen if verdict else before
         self.child.board.begin(self.child.slot)
         self.best = pool if verdict else self.best
-        self.keep([self.raised, self.arm, self.seen] if verdict else self.unjudged)
+        self.keep([self.raised, self.arm, self.seen, self.outside] if verdict else self.unjudged)
         if verdict and self.task["kind"] in DEADLY:
             self.send(self.record(pool), leaving=False)  # the next candidate may be this child's last
         return verdict
@@ -311,44 +263,12 @@ class ShrinkRun(UnitRun):
         if kind not in DEADLY and not self.seems(number, case, pool, identity):
             return False
         if self.briefly:
-            return self.reads_beside or (
-                self.base_ignores_margins(number, pool) and self.seems_so_with_margins(number, pool)
-            )
+            return True
         times = (_UNSTEADY if self.unsteady else 1) ** (1 + self.carefully)  # as often as it will have to
-        if not all(self.in_full(number, case, pool, identity, dead) for _ in range(times)):
-            return False
-        return self.reads_beside or not self.carefully or self.stays_with_margins(number, pool)
-
-    def seems_so_with_margins(self, number: int, pool: Pool) -> bool:
-        """Whether one call of each arm differs as it did, whatever lies beside its tensors."""
-        if self.task["kind"] in (Kind.UNDEFINED, Kind.INVARIANT):
-            return True  # which takes more calls to see
-        for case, wide in self.with_margins(pool):
-            base, head = (self.call(number, arm, case, wide, self.pair[0]) for arm in (BASE, HEAD))
-            if isinstance(base, NotCalled) or isinstance(head, NotCalled):
-                return False
-            if not self.is_looked_for(self.compared(case, wide, base, head, [{}, {}])):
-                return False
-        return True
+        return all(self.in_full(number, case, pool, identity, dead) for _ in range(times))
 
     def is_looked_for(self, found: list[Difference]) -> bool:
         return any(item.kind == self.task["kind"] and item.place == self.task["place"] for item in found)
-
-    def stays_with_margins(self, number: int, pool: Pool) -> bool:
-        """Whether a candidate that differs does so whatever lies beside its tensors, and base does the same."""
-        before = self.seen
-        stays = self.base_ignores_margins(number, pool) and all(
-            self.in_full(number, case, wide, case_id(self.target.name, wide), None)
-            for case, wide in self.with_margins(pool)
-        )
-        self.seen = before
-        return stays
-
-    def with_margins(self, pool: Pool) -> Iterator[tuple[Case, Pool]]:
-        """The candidate with each of two things beside its tensors."""
-        for byte in FILLS:
-            wide = copied(pool, _MARGIN, byte)
-            yield replace(self.original, build=functools.partial(copied, wide)), wide
 
     def in_full(self, number: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> bool:
         """Whether a run of the candidate alone finds it."""
@@ -381,13 +301,14 @@ class ShrinkRun(UnitRun):
     def seems(self, number: int, case: Case, pool: Pool, identity: str) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
         fill, other = self.pair = fills(identity)
-        with self.guarded(BASE) as base_reach:
-            base, base_live = self.call(number, BASE, case, pool, fill), self.caller.live
-        with self.guarded(HEAD) as head_reach:
-            head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
-        for name, reach in zip(ARM_NAMES, (base_reach, head_reach), strict=True):
-            if reach.outside:
-                self.unjudged = f", but {name} has a {reach.outside} outside of its tensors"
+        base, base_live, outside = self.call(number, BASE, case, pool, fill), self.caller.live, [BOUNDS.outside]
+        head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
+        outside.append(BOUNDS.outside)
+        if self.outside is None:
+            self.outside = outside
+        for name, there, here in zip(ARM_NAMES, self.outside, outside, strict=True):
+            if here and not there:  # kernels that kept to their tensors on the original keep to them
+                self.unjudged = f", but {name} has a {here} outside of its tensors"
                 return False
         for outcome in (base, head):
             if isinstance(outcome, NotCalled):
@@ -417,10 +338,6 @@ class ShrinkRun(UnitRun):
             self.index = number
             found += self.checks.check(pool, (base_live, live))
         return self.is_looked_for(found)
-
-    def guarded(self, arm: int) -> contextlib.AbstractContextManager[Reach]:
-        """Look at an arm's kernels where they kept to the memory of their tensors on the original."""
-        return watched() if self.inside[arm] else contextlib.nullcontext(Reach())
 
     def relates(self, pool: Pool) -> bool:
         """Whether the case file's relations can take the candidate, as they must when it is run by itself."""

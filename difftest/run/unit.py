@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -10,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from difftest.call.bounds import Reach, watched
+from difftest.call.bounds import BOUNDS
 from difftest.call.freeze import Freezer
 from difftest.call.host import ASKED as HOST_ASKED
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
@@ -338,10 +337,10 @@ class UnitRun:
         asked: dict[int, set[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
-        reaches: dict[int, Reach] = {}
+        outside: dict[int, str] = {}
         for arm in (first_arm, 1 - first_arm):
-            with self.watch(arm) as reaches[arm]:
-                runs[arm].append(self.call(index, arm, case, pool, fill))
+            runs[arm].append(self.call(index, arm, case, pool, fill))
+            outside[arm] = BOUNDS.outside
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
             inputs[arm] = self.caller.inputs
@@ -354,8 +353,9 @@ class UnitRun:
         for arm in (BASE, HEAD):
             self.notes += [accelerator_note(ARM_NAMES[arm], what) for what in sorted(asked[arm] - asked[1 - arm])]
         self.earlier_results(live)
-        if reaches[HEAD].outside:
-            self.reaches_outside(index, case, pool, identity, reaches[HEAD].outside)
+        if outside[HEAD] and not outside[BASE] and not self.is_outside:
+            self.is_outside = True
+            self.notes.append(outside_note(outside[HEAD], identity))
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
             self.counts["in_neither"] += base == head and reason.startswith("api-change")
@@ -470,20 +470,6 @@ class UnitRun:
         if said := self.opinion(case, pool, live):
             found = [i.noted(said) if i.leaf.startswith(("return", "raised")) else i for i in found]
         self.differs(index, case, identity, found)
-
-    def watch(self, arm: int) -> contextlib.AbstractContextManager[Reach]:
-        """Look at where head's kernels read and write; what base's do is asked only where these reach outside."""
-        return watched(ending=False) if self.target.triton and arm == HEAD else contextlib.nullcontext(Reach())
-
-    def reaches_outside(self, index: int, case: Case, pool: Pool, identity: str, access: str) -> None:
-        """Note that head's kernels do not keep to their tensors on a case, where base's do."""
-        if self.is_outside:
-            return
-        with watched(ending=False) as reach:
-            self.call(index, BASE, case, pool, self.pair[0])
-        if not reach.outside:
-            self.is_outside = True
-            self.notes.append(outside_note(access, identity))
 
     def wavering(
         self, index: int, case: Case, pool: Pool, known: tuple[tuple[int, Outcome | NotCalled], ...]

@@ -95,12 +95,8 @@ def edited(pool: Pool, changes: Mapping[Path, list[Change]]) -> Pool:
     return {name: edit(value, (name,)) for name, value in pool.items()}
 
 
-def copied(pool: Pool, margin: int = 0, byte: int = 0) -> Pool:
-    """A pool with memory of its own; tensors that share memory still do.
-
-    Args:
-        margin: bytes more on both sides of each tensor's memory, a multiple of 16; `byte`: what they are filled with.
-    """
+def copied(pool: Pool) -> Pool:
+    """A pool with memory of its own; tensors that share memory still do."""
     storages: dict[int, Any] = {}
 
     def copy(value: Any) -> Any:
@@ -108,19 +104,11 @@ def copied(pool: Pool, margin: int = 0, byte: int = 0) -> Pool:
             return value.copy()
         old = value.untyped_storage()
         if old.data_ptr() not in storages:
-            storages[old.data_ptr()] = _with_margin(old, margin, byte) if margin else old.clone()
-        offset = value.storage_offset() + margin // value.dtype.itemsize
-        return value.new_empty(0).set_(storages[old.data_ptr()], offset, value.shape, value.stride())
+            storages[old.data_ptr()] = old.clone()
+        return value.new_empty(0).set_(storages[old.data_ptr()], value.storage_offset(), value.shape, value.stride())
 
     found = edited(pool, {path: [copy] for path, value in walk(pool) if is_array(value)})
     return edited(found, {path: [list] for path, value in walk(found) if type(value) is list})
-
-
-def _with_margin(storage: torch.UntypedStorage, margin: int, byte: int) -> torch.UntypedStorage:
-    size = storage.nbytes()
-    whole = torch.full((size + 2 * margin,), byte, dtype=torch.uint8, device=storage.device)
-    whole[margin : margin + size] = whole.new_empty(0).set_(storage)
-    return whole.untyped_storage()
 
 
 # -- tensors and arrays ----------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from difftest.call.bounds import watched
+from difftest.call.bounds import BOUNDS
 from difftest.call.interpreter import bridge
+from difftest.call.poison import POISON
 
 bridge()
 
@@ -31,8 +33,13 @@ def write(out, at):
 
 
 @triton.jit
-def add(out, at):
-    tl.atomic_add(out + at, 1.0)
+def add(out, at, found):
+    tl.store(found, tl.atomic_add(out + at, 1.0))
+
+
+@triton.jit
+def exchange(out, at, found):
+    tl.store(found, tl.atomic_cas(out + at, 0, 1))
 
 
 @triton.jit
@@ -46,41 +53,61 @@ def copy_one(source, out, at):
 
 
 @triton.jit
-def follow(addresses):
-    tl.load(tl.load(addresses).to(tl.pointer_type(tl.float32)))
+def follow(addresses, out):
+    tl.store(out, tl.load(tl.load(addresses).to(tl.pointer_type(tl.float32))))
+
+
+@triton.jit
+def follow_number(address, out):
+    tl.store(out, tl.load(address.to(tl.pointer_type(tl.float32))))
 
 
 def launch(what, kernel, *args, **options):
-    with watched() as reach:
-        try:
-            kernel[(1,)](*args, **options)
-        except Exception as error:
-            assert reach.outside, error
-    print(f"{what}: {reach.outside}")
+    BOUNDS.outside, POISON.allocations = "", 0
+    kernel[(1,)](*args, **options)
+    assert (BOUNDS.outside != "") == (POISON.allocations > 0)
+    print(f"{what}: {BOUNDS.outside}")
 
 
-memory = torch.zeros(64)
-ten, other = torch.arange(10.0), torch.zeros(10)
+def bits(value):
+    return hex(value.view(torch.int32).item())
+
+
+POISON.fill = 0x5A
+memory = np.arange(64, dtype=np.float32)
+ten, other = torch.from_numpy(memory[:10]), torch.zeros(10)  # what lies beyond the ten is known, and not theirs
 launch("inside", copy, ten, other, 0, 8, BLOCK=8)
-launch("a view of a longer row", read, memory.view(8, 8)[:, :2], 9)
+launch("a view of a longer row", read, torch.from_numpy(memory).view(8, 8)[:, :2], 9)
 launch("masked beyond the end", copy, ten, other, 0, 10, BLOCK=16)
 launch("another tensor of the launch", copy, other, ten, 2, 10, BLOCK=8)
-launch("read beyond the end", read, ten, 10)
 launch("read before the start", read, ten, -1)
-launch("written beyond the end", write, other, 10)
+launch("far away", read, ten, 1 << 50)
 bytes_ = torch.zeros(7, dtype=torch.uint8).untyped_storage()
 launch("the last element sticks out", read, torch.empty(0, dtype=torch.int16).set_(bytes_, 0, (3,), (1,)), 3)
-launch("added beyond the end", add, other, 10)
-with watched() as reach:
-    for at in (12, 2):
-        try:
-            write[(1,)](other, at)
-        except Exception as error:
-            assert "outside" in str(error), error
-print(f"swallowed by the caller: {reach.outside}")
-launch("in a device function", copy_one, ten, other, 11)
-launch("through an address in a tensor", follow, torch.tensor([memory.data_ptr()]))
-launch("through what is no address", follow, torch.tensor([4096]))
-before = ten.clone()
-copy[(1,)](other, ten, 0, 0, BLOCK=8)
-print("not watched:", "untouched" if torch.equal(before, ten) else "changed")
+
+launch("in a device function", copy_one, ten, out := torch.zeros(1), 11)
+print(" ", bits(out))
+launch("written beyond the end", write, ten, 10)
+launch("added beyond the end", add, ten, 10, out)
+print(" ", bits(out))
+numbers, found = torch.from_numpy(memory[:10]).view(torch.int32), torch.zeros(1, dtype=torch.int32)
+launch("exchanged inside", exchange, numbers, 0, found)
+print(" ", numbers[0].item(), found.item())
+launch("exchanged beyond the end", exchange, numbers, 10, found)
+print(" ", bits(found), "untouched" if memory[10] == 10 else "changed")
+
+launch("through an address in a tensor", follow, torch.tensor([memory.ctypes.data + 4 * 40]), out)
+print(" ", out.item())
+launch("through an address that is an argument", follow_number, memory.ctypes.data + 4 * 41, out)
+print(" ", out.item())
+launch("through what is no address", follow, torch.tensor([4096]), out)
+print(" ", bits(out))
+
+for POISON.fill in (0x5A, 0xA5):  # a block of which a part lies beyond the end
+    out, zeros = torch.zeros(16), torch.zeros(10)
+    launch("a block beyond the end", copy, zeros, out, 0, 16, BLOCK=16)
+    print(" ", out[:10].unique().tolist(), {hex(word & 0xFFFFFFFF) for word in out[10:].view(torch.int32).tolist()})
+
+POISON.fill = None
+launch("not in a call", write, ten, 10)
+print(" ", "untouched" if memory[10] == 10 else "changed")

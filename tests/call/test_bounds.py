@@ -1,4 +1,4 @@
-"""A kernel that reads or writes beyond the tensors it is launched with is seen before it does."""
+"""A kernel that reads or writes beyond the tensors it is launched with finds the fill there, and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,28 @@ def test_what_is_outside_is_seen_and_not_touched() -> None:
         "a view of a longer row: ",
         "masked beyond the end: ",
         "another tensor of the launch: ",
-        "read beyond the end: load",
         "read before the start: load",
-        "written beyond the end: store",
+        "far away: load",
         "the last element sticks out: load",
-        "added beyond the end: atomic_rmw",
-        "swallowed by the caller: store",
         "in a device function: load",
+        "  0x5a5a5a5a",
+        "written beyond the end: store",
+        "added beyond the end: atomic_rmw",
+        "  0x5a5a5a5a",
+        "exchanged inside: ",
+        "  1 0",
+        "exchanged beyond the end: atomic_cas",
+        "  0x5a5a5a5a untouched",
         "through an address in a tensor: ",
+        "  40.0",
+        "through an address that is an argument: ",
+        "  41.0",
         "through what is no address: load",
-        "not watched: untouched",
+        "  0x5a5a5a5a",
+        "a block beyond the end: load",
+        "  [0.0] {'0x5a5a5a5a'}",
+        "a block beyond the end: load",
+        "  [0.0] {'0xa5a5a5a5'}",
+        "not in a call: ",
+        "  changed",
     ]

@@ -114,18 +114,6 @@ def twice(values):
 """`scaled` is another function at each call, and does what base does for some rows; `twice` becomes another one."""
 
 
-BESIDE = """
-def scaled(values, scale):
-    return values * scale
-
-
-def twice(values):
-    reserved = values.untyped_storage().nbytes() > 1 << 16
-    return values * 2 + (len(values) > 5 or not reserved)
-"""
-"""`twice` is as base's is on few rows, when much lies beside them."""
-
-
 def reproduced(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, folder / "reproduce.py"], cwd="/", capture_output=True, text=True)
 
@@ -244,27 +232,6 @@ def test_a_case_lasts_in_another_process_and_against_chance(found: tuple[RunResu
     assert (unsteady.reason, unsteady.requests) == ("", (40, 5))  # of fewer, a call may agree
     assert (grown.reason, grown.requests) == ("", (40, 6))  # of fewer, a first call agrees
     assert [reproduced(Path(item.path)).returncode for item in (unsteady, grown)] == [1, 1]
-
-
-def test_what_rests_on_memory_beside_the_tensors_is_no_step_to_a_small_case(
-    found: tuple[RunResult, Path], tmp_path: Path
-) -> None:
-    folder = found[1].parent
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "__init__.py").write_text("")
-    (tmp_path / "pack" / "scaled.py").write_text(BESIDE)
-    request = api.RunOptions(
-        base=str(folder / "base"),
-        heads=(str(tmp_path),),
-        targets=("user.launched",),
-        cases_from=(folder / "cases.py",),
-        out=tmp_path / "out",
-        explain=False,
-        jobs=1,
-    )
-    (target,) = api.run(request).targets
-    (record,) = target.reduced
-    assert (record.reason, record.requests, record.largest_axis) == ("", (40, 6), (50, 6))
 
 
 KERNELS = """
