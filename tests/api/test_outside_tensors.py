@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,14 +52,15 @@ def doubled(values, flags):
 
 READS = "value = tl.where(inside, tl.load(values + i), 0.0)"
 WRITES = "tl.store(flags + 3, 1.0)"
+USES = "value += tl.load(flags + 3)"
 
 
-def compared(folder: Path, base: str, head: str) -> RunResult:
+def compared(folder: Path, base: str, head: str, **more: Any) -> RunResult:
     (folder / "cases.py").write_text(CASES)
     for name, extra in (("base", base), ("head", head)):
         write(folder / name / "pack/__init__.py", "")
         write(folder / name / "pack/doubled.py", TEXT.replace("EXTRA", extra))
-    options = {"targets": ("user.*",), "cases_from": (folder / "cases.py",), "jobs": 2}
+    options = {"targets": ("user.*",), "cases_from": (folder / "cases.py",), "jobs": 2, **more}
     return run(RunOptions(str(folder / "base"), (str(folder / "head"),), **options))  # type: ignore[arg-type]
 
 
@@ -84,6 +88,23 @@ def test_a_read_beyond_the_tensors_is_named_with_a_case(tmp_path: Path) -> None:
 def test_a_write_beyond_the_tensors_is_named(tmp_path: Path) -> None:
     (note,) = notes(compared(tmp_path, "pass", WRITES))
     assert note.startswith("head writes outside") and note.endswith("changes there is another thing in each process")
+
+
+def test_what_is_read_beyond_the_tensors_is_undefined_in_each_process(tmp_path: Path) -> None:
+    result = compared(tmp_path, "pass", USES, out=tmp_path / "out", explain=False)
+    (target,) = result.targets
+    assert (target.verdict, target.cases.different, set(target.kinds)) == ("different", 5, {"undefined"})
+    assert notes(result)
+    (reduced,) = target.reduced
+    assert (reduced.reason, reduced.largest_axis[1]) == ("", 1)
+    for _ in range(2):
+        script = [sys.executable, str(Path(reduced.path) / "reproduce.py")]
+        done = subprocess.run(script, capture_output=True, text=True, cwd="/")
+        assert (done.returncode, "undefined at return[0]" in done.stdout) == (1, True), done.stdout + done.stderr
+
+
+def test_what_is_undefined_in_both_is_no_difference(tmp_path: Path) -> None:
+    assert compared(tmp_path, USES, "value += tl.load(flags + 4)").verdict == "identical"
 
 
 @pytest.mark.parametrize(
