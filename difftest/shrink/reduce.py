@@ -28,7 +28,17 @@ from difftest.shrink.tree import (
     pool_bytes,
     walk,
 )
-from difftest.shrink.values import ANYTHING, Common, common, filled_up, normalised, pieces, simpler, with_zeros
+from difftest.shrink.values import (
+    ANYTHING,
+    Common,
+    common,
+    filled_up,
+    normalised,
+    pieces,
+    simpler,
+    with_integers,
+    with_zeros,
+)
 from difftest.target import Made, Pool, Seeded
 
 _FEW = 16
@@ -106,7 +116,7 @@ class Reducer:
         """The smallest pool found; ends when no pass gets further or the time is over."""
         try:
             self._all_passes()
-            if not self._is_small(self.pool) and self._by_chance():
+            if not self._is_small(self.pool) and (self._by_chance() or self._beyond_by_chance()):
                 self._all_passes()
         except OutOfTimeError:
             pass
@@ -205,6 +215,30 @@ class Reducer:
             return made
 
         return pool_bytes(original) <= _CHANCES_OF and any(self._try(drawn) for _ in range(_CHANCES))
+
+    def _beyond_by_chance(self) -> bool:
+        """As many ids as a block may have, a power of two, and fewer of those beyond it, with other integers in a leaf,
+        drawn at random: which id shows it is decided by noise, whose seed they may be. Whether any was left out."""
+        before = len(self.steps)
+        draw = random.Random(before)
+        for _ in range(_CHANCES):
+            self._try(lambda: self._fewer_beyond(draw))
+        return len(self.steps) > before
+
+    def _fewer_beyond(self, draw: random.Random) -> Pool:
+        sizes = sizes_of(self.pool)
+        size = max((length for length, _ in sizes.lengths(LATER)), default=0)
+        block = 1 << max(1, size - 1).bit_length() - 1
+        largest = {path: _largest(_at(self.steps[0], path)) or 0 for path, _ in self._leaves()}
+        path = draw.choice([path for path, most in largest.items() if most > 0] or [()])
+        if not path or size < max(block, SMALL[-1]) + 2:
+            raise ValueError("nothing is left to be drawn")
+        far = sorted(draw.sample(range(block, size), draw.randrange((size - block) // 2, size - block)))
+
+        def redrawn(value: Any) -> Any:
+            return with_integers(value, [draw.randint(0, largest[path]) for _ in range(elements(value))])
+
+        return edited(sizes.cut(size, [*range(block), *far], Cut((LATER,))), {path: [redrawn]})
 
     def _is_small(self, pool: Pool) -> bool:
         return are_small((pool_bytes(self.steps[0]), pool_bytes(pool)), requests(pool), largest_axis(pool))

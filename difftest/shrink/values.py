@@ -194,6 +194,16 @@ def with_zeros(value: Any, start: int, end: int) -> Any | None:
     return made
 
 
+def with_integers(value: Any, numbers: list[int]) -> Any:
+    """A leaf of integers with others in their place."""
+    if type(value) is int:
+        return numbers[0]
+    if is_numbers(value):
+        return numbers
+    array = np.array(numbers).reshape(tuple(value.shape))
+    return array.astype(value.dtype) if isinstance(value, np.ndarray) else torch.from_numpy(array).to(value.dtype)
+
+
 def _one_hot(value: Any) -> Any:
     made = value.copy() if isinstance(value, np.ndarray) else select(value, 0, np.arange(len(value)))
     made[...] = 0

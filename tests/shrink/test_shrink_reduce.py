@@ -202,6 +202,26 @@ def test_what_shows_by_chance_is_found_again_with_few() -> None:
     assert all(rows <= 3 and ids <= 16 for rows, ids in found), found
 
 
+def test_what_noise_shows_beyond_a_block_is_found_again_nearer_to_it() -> None:
+    """Beyond the first 64 ids head has the noise of the first block; it shows when one of them is chosen."""
+
+    def differs(pool: Pool) -> bool:
+        scores = pool["scores"]
+        if scores is None or pool["seed"] is None:
+            return False
+        noise = torch.rand(scores.shape, generator=torch.Generator().manual_seed(pool["seed"])) ** 2
+        again = noise[:, torch.arange(scores.shape[1]) % 64]
+        return not torch.equal((scores + noise).argmax(-1), (scores + again).argmax(-1))
+
+    found = []
+    for seed in range(100, 160):
+        pool = {"scores": torch.zeros(1, 110), "seed": seed}
+        if differs(pool):
+            found.append(largest_axis(Reducer(pool, differs).run()))
+    assert len(found) > 8
+    assert set(found) == {65}
+
+
 def test_one_of_each_group_is_reduced_those_inside_the_contract_first() -> None:
     def mismatch(leaf: str, place: str = "", kind: str = "value", **more: Any) -> dict[str, Any]:
         found = {"leaf": leaf, "place": place or leaf, "kind": kind, "contract": True, "index": []}
