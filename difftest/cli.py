@@ -32,7 +32,25 @@ _exceptions = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Command(click.Command):
+    """A command that refuses an option which is given twice and taken once: the earlier value would be lost."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            once = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+            if once and given.count(option) > 1:
+                raise click.UsageError(
+                    f"{option.opts[0]} is given {given.count(option)} times; it takes one value", ctx
+                )
+        return super().parse_args(ctx, args)
+
+
+class _Group(click.Group):
+    command_class = _Command
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(difftest.__version__, prog_name="difftest")
 def cli() -> None:
     """Does a change to LLM sampler code change what the sampler does?

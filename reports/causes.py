@@ -201,7 +201,7 @@ def _shown_by(target: TargetResult) -> str:
         return f"Cases with {plain(group.condition, 300)} differ, and no identical case is like that: {what}.{more}"
     share = f"all {group.cases}" if group.cases == target.cases.different else f"{group.cases} of the"
     of = "" if group.cases == target.cases.different else f" {target.cases.different}"
-    if rule := "".join(group.rules[:1]):
+    if group.cases > 1 and (rule := "".join(group.rules[:1])):  # what one case alone has may be so by chance
         more = f" {plain(rule[:1].upper() + rule[1:], 300)}.{more}"
     if target.cases.different == 1:
         return f"In the differing case: {what}.{more}"

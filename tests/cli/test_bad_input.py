@@ -198,6 +198,13 @@ def test_a_head_that_is_given_twice(repository: Path) -> None:
     one_line(difftest(*RUN, "--head", "faster", cwd=repository), 2, "--head faster", "twice")
 
 
+def test_an_option_of_one_value_that_is_given_twice(repository: Path) -> None:
+    done = difftest(*RUN, "--base", "faster", cwd=repository)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "Error: --base is given 2 times; it takes one value"
+    assert difftest("targets", "--target", "v1.*", "--target", "v2.*", cwd=repository).returncode == 0
+
+
 def test_a_case_id_leaves_out_targets_that_do_not_have_it(repository: Path) -> None:
     asked = ("run", "--base", "base", "--head", "faster", "--case", "e3b2a3900398ad72", "--jobs", "1")
     several = ("--target", "v1.parse_output", "--target", "v1.random_sample")
