@@ -167,6 +167,7 @@ class Group:
             `path:line`, at most :data:`GROUP_LINES`.
         shared_lines: where there are none of these, the changed lines of head that each of its traced cases ran.
         raised: where its first traced case raises, as `base path:line` and `head path:line`.
+        raising: the text of these lines.
         within: number of the larger group, from 1, that all of its cases are in as well; 0 when there is none.
         example: id of its first case; `label` is that case in words.
         notes: what else was found of it: draws of each arm, what was tried.
@@ -188,6 +189,7 @@ class Group:
     first: Mismatch | None = None
     shared_lines: tuple[str, ...] = ()
     raised: tuple[str, ...] = ()
+    raising: tuple[str, ...] = ()
     within: int = 0
 
 

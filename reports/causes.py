@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -160,10 +161,9 @@ def outside_words(group: Group) -> str:
 def group_facts(group: Group) -> list[tuple[str, str]]:
     """What is known of a group beside its example, as (name, value)."""
     facts = [("in common", plain(rule, 400)) for rule in group.rules]
-    facts += [
-        (f"{arm} raises", f"at {arm}'s {plain(place, 300)}")
-        for arm, _, place in (r.partition(" ") for r in group.raised)
-    ]
+    for at, text in itertools.zip_longest(group.raised, group.raising, fillvalue=""):
+        arm, _, place = at.partition(" ")
+        facts.append((f"{arm} raises", f"at {arm}'s {plain(place, 300)}" + (f": {plain(text, 200)}" if text else "")))
     for name, lines in ((ONLY_DIFFERING, group.lines), ("run changed", group.shared_lines)):
         if lines:
             facts.append((name, plain(", ".join(line_ranges(lines)), 400)))

@@ -183,6 +183,7 @@ def _explained(each: Compared, groups: Sequence[CaseGroup], changed: Changed, un
                 shared_lines=_of(told.get("shared_lines"), number),
                 notes=_notes(number, groups, classes, told.get("tried", ())),
                 raised=_of(told.get("raised"), number),
+                raising=_of(told.get("raising"), number),
                 within=_within(number, groups),
             )
         )

@@ -5,6 +5,7 @@ Nothing here bears on the verdict; what the compared calls did is known by then.
 
 from __future__ import annotations
 
+import linecache
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ class Explanation:
         unit.caller.recorder = nullcontext()
         self.ends = self.clock() + self.asked["seconds"]
         self.recorders: dict[int, LineRecorder] = {}
-        self.raised_at = ""
+        self.raised_at: list[tuple[str, str]] = []
 
     def run(self) -> None:
         try:
@@ -101,7 +102,7 @@ class Explanation:
         ends = min(self.ends, self.clock() + _TRACE_SHARE * self.asked["seconds"])
         ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}
         groups: list[list[set[str]]] = [[] for _ in self.asked["groups"]]
-        raised: list[list[str]] = [[] for _ in groups]
+        raised: list[dict[str, str]] = [{} for _ in groups]
         apart: set[str] = set()
         traced = {"differing": 0, "identical": 0}
         for index, group in self._to_trace():
@@ -109,14 +110,14 @@ class Explanation:
                 break
             who = "identical" if group is None else "differing"
             seen: dict[int, dict[str, set[int]]] = {}
-            places = []
+            places: dict[str, str] = {}
             for arm in (HEAD, BASE):
                 lines = self.lines_run(index, arm)
                 if lines is not None:
                     seen[arm] = lines
-                    places += [f"{ARM_NAMES[arm]} {self.raised_at}"] if self.raised_at else []
+                    places |= {f"{ARM_NAMES[arm]} {place}": text for place, text in self.raised_at}
             if group is not None:
-                raised[group] = sorted({*raised[group], *places})
+                raised[group] |= places
             if HEAD not in seen:
                 continue
             traced[who] += 1
@@ -145,7 +146,8 @@ class Explanation:
                     for arm, files in ran.items()
                 },
                 "lines": [sorted(lines, key=_by_line)[:GROUP_LINES] for lines in only],
-                "raised": raised,
+                "raised": [sorted(places) for places in raised],
+                "raising": [[places[place] for place in sorted(places)] for places in raised],
                 "shared_lines": [sorted(lines, key=_by_line)[:GROUP_LINES] for lines in shared],
             }
         )
@@ -172,7 +174,7 @@ class Explanation:
         come to a call."""
         watched: dict[str, list[int]] = self.asked["lines"][ARM_NAMES[arm]]
         folder = self.unit.child.setup["arms"][self.unit.unit["arms"][arm]]["folder"]
-        self.raised_at = ""
+        self.raised_at = []
         recorder = self.recorders[arm]
         recorder.restart()
 
@@ -277,14 +279,14 @@ def _wrapped(target: Target, symbol: str, around: Around, preparing: AbstractCon
     return replace(target, prepare=prepare)
 
 
-def _raised_at(error: BaseException, folder: str) -> str:
-    """The last line of the arm that an exception passed through, `path:line`; where others' code raised it from another
-    exception, as Triton's interpreter does, of that one."""
+def _raised_at(error: BaseException, folder: str) -> list[tuple[str, str]]:
+    """The last line of the arm that an exception passed through, `path:line`, and its text, if it passed through one;
+    where others' code raised it from another exception, as Triton's interpreter does, of that one."""
     while error.__cause__ is not None and not _is_raised_in(error, folder):
         error = error.__cause__
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [f"{file.removeprefix(folder)}:{line}" for file, line in frames if file.startswith(folder)]
-    return own[-1] if own else ""
+    own = [(file, line) for file, line in frames if file.startswith(folder)]
+    return [(f"{file.removeprefix(folder)}:{line}", linecache.getline(file, line).strip()) for file, line in own[-1:]]
 
 
 def _is_raised_in(error: BaseException, folder: str) -> bool:

@@ -350,6 +350,8 @@ def test_where_a_version_raises_the_line_is_the_cause() -> None:
     assert "The changed line that raises is in check (line 81 of vllm/a.py)." in cause_words(target)
     assert telling_changes(target, 10)[0].symbol == "vllm.a:check"
     assert ("head raises", "at head's vllm/a.py:81") in group_facts(group)
+    told = group_facts(replace(group, raising=("assert logits.dtype == torch.float32",)))
+    assert ("head raises", "at head's vllm/a.py:81: assert logits.dtype == torch.float32") in told
     unchanged = replace(target, groups=(replace(group, raised=("head vllm/b.py:81",)),))
     assert "that raises" not in cause_words(unchanged)
 
