@@ -97,6 +97,13 @@ def test_two_causes_are_two_groups_and_each_has_its_own_rule_and_lines(tmp_path:
     assert [rule.endswith('has rows "3"') for rule in second.rules] == [True]
 
 
+def test_where_a_version_raises_is_named_with_the_text_of_the_line(tmp_path: Path) -> None:
+    head = BASE.replace("    return values * 0.5", "    assert len(values) < 3, 'many'\n    return values * 0.5")
+    (group,) = run(tmp_path, head).groups
+    assert group.kinds == ("exception",)
+    assert (group.raised, group.raising) == (("head pack/scale.py:3",), ("assert len(values) < 3, 'many'",))
+
+
 @pytest.mark.parametrize("death", ["import os; os._exit(3)", "import time; time.sleep(60)"])
 def test_a_call_that_ends_the_process_ends_the_look_for_causes_only(tmp_path: Path, death: str) -> None:
     head = f"import sys\n{BASE.replace('values * 0.5', 'values * 0.25')}".replace(
