@@ -379,11 +379,13 @@ def _of_files(options: RunOptions, files: Sequence[CaseFile]) -> RunOptions:
 
 
 def _unmet(state: _Run, results: Sequence[TargetResult]) -> tuple[str, ...]:
-    """What the manifest says that is not so: entries that matched nothing."""
-    executed = [r.name for r in results if r.cases.executed]
+    """What the manifest says that is not so: entries that matched nothing, and could not have in cases left out."""
+    if state.alone or state.options.case is not None:
+        return ()
     return tuple(
         f"{UNUSED_ENTRY}: {entry.words()} ({entry.reason}); remove the entry"
-        for entry in unused(state.expected, state.expected_used, executed)
+        for entry in unused(state.expected, state.expected_used, results)
+        if state.options.contract == "all" or entry.contract is not None
     )
 
 

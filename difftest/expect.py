@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from difftest.errors import UsageError
-from difftest.result import UNUSED_ENTRY, Kind, RunResult
+from difftest.result import UNUSED_ENTRY, Kind, RunResult, TargetResult
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,21 @@ def _entry(item: Any, where: str, drafts: bool) -> Expectation:
     return Expectation(**{"reason": "", **item, "kind": tuple(kinds)})
 
 
-def unused(entries: Sequence[Expectation], used: set[int], executed: Sequence[str]) -> list[Expectation]:
-    """Entries that matched nothing although a target that they cover was executed, or that cover no target at all."""
+def unused(entries: Sequence[Expectation], used: set[int], targets: Sequence[TargetResult]) -> list[Expectation]:
+    """Entries that matched nothing although all cases of a target that they cover were executed, those on their side of
+    the contract at least."""
     return [
         entry
         for number, entry in enumerate(entries)
-        if number not in used and any(entry.covers_target(name) for name in executed)
+        if number not in used and any(_is_tried(entry, target) for target in targets)
     ]
+
+
+def _is_tried(entry: Expectation, target: TargetResult) -> bool:
+    """Whether a target has run what an entry is about, and no limit left out cases that may show it."""
+    outside = target.outside_executed
+    of = {None: target.cases.executed, True: target.cases.executed - outside, False: outside}
+    return entry.covers_target(target.name) and bool(of[entry.contract]) and not target.cut
 
 
 class Draft(NamedTuple):
@@ -195,11 +203,10 @@ def draft(result: RunResult, before: str = "", where: str = "the manifest") -> D
     parts += ["\n".join(_lines(item)) for item in new]
     # What a run with --expect has matched is not among what it found different.
     said = {note.partition(": ")[2] for note in result.notes if note.startswith(UNUSED_ENTRY)}
-    executed = [target.name for target in result.targets if target.cases.executed]
     expected = any(target.cases.expected for target in result.targets)
     stale = [
         entry
-        for entry in unused(entries, touching, executed)
+        for entry in unused(entries, touching, result.targets)
         if not expected or any(text.startswith(f"{entry.words()} (") for text in said)
     ]
     return Draft("\n\n".join(parts) + "\n", len(new), len(entries), tuple(entry.words() for entry in stale))

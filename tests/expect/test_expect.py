@@ -81,6 +81,19 @@ def test_an_entry_for_a_target_that_was_not_asked_for_is_no_fault(options: api.R
     assert api.run(replace(options, expect=manifest(tmp_path, text))).exit_code == 0
 
 
+def test_an_entry_for_cases_that_were_left_out_is_no_fault(options: api.RunOptions, tmp_path: Path) -> None:
+    text = WHOLE + '\n[[expect]]\ntarget = "v1.parse_output"\ncontract = false\nkind = "rng"\nreason = "one draw"\n'
+    asked = replace(options, expect=manifest(tmp_path, text))
+    assert api.run(asked).exit_code == 3
+    assert api.run(replace(asked, contract="inside")).exit_code == 0
+    assert api.run(replace(asked, examples=3)).exit_code == 0
+    (target,) = api.run(options).targets
+    case = target.mismatches[0].case
+    assert api.run(replace(asked, case=case)).exit_code == 0
+    inside = manifest(tmp_path, text.replace("contract = false", "contract = true"))
+    assert api.run(replace(asked, contract="inside", expect=inside)).exit_code == 3
+
+
 def test_an_entry_for_a_target_that_is_none_is_refused(options: api.RunOptions, tmp_path: Path) -> None:
     text = WHOLE + '\n[[expect]]\ntarget = "v2.gumble_sample"\nreason = "other noise"\n'
     with pytest.raises(UsageError, match=r"no target is v2\.gumble_sample"):
