@@ -92,7 +92,7 @@ def read(path: Path, option: str) -> str:
         UsageError: it cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{option} {path} cannot be read: {getattr(error, 'strerror', None) or error}; name a TOML file"

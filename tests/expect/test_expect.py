@@ -67,6 +67,12 @@ def test_each_entry_that_matches_is_one_that_matched(options: api.RunOptions, tm
     assert (result.verdict, result.exit_code, result.notes) == ("expected", 0, ())
 
 
+def test_a_manifest_as_editors_on_windows_write_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "expect.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + WHOLE.replace("\n", "\r\n").encode())
+    assert [entry.target for entry in load(path)] == ["v1.parse_output"]
+
+
 @pytest.mark.parametrize("text", ["expect = []\n", 'expect = [{target = "v1.*", reason = "meant"}]\n'])
 def test_a_manifest_to_which_nothing_can_be_added_is_refused_before_the_run(tmp_path: Path, text: str) -> None:
     path = manifest(tmp_path, text)
