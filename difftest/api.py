@@ -34,13 +34,13 @@ from difftest.result import (
     EXAMPLES_CUT,
     MISMATCHES_SHOWN,
     NOT_EXECUTED,
-    OUTSIDE,
     UNUSED_ENTRY,
     CaseCounts,
     RunResult,
     TargetResult,
     Unexecuted,
     Verdict,
+    is_outside_note,
     overall,
 )
 from difftest.run import found as found_cases
@@ -692,7 +692,7 @@ def _executed(state: _Run, item: Planned, units: Sequence[Unit]) -> TargetResult
     options = state.options
     said: dict[str, str] = {}
     for note in [n for u in units for n in u.notes]:  # each share of the cases names the first that reaches outside
-        said.setdefault(note.partition(",")[0] if OUTSIDE in note else note, note)
+        said.setdefault(note.partition(",")[0] if is_outside_note(note) else note, note)
     notes = list(dict.fromkeys([*item.notes, *said.values()]))
     notes += [
         f"{count} {'case' if count == 1 else 'cases'} not measured: {text}" for text, count in unmeasured.most_common(5)

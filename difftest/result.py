@@ -5,7 +5,7 @@ The JSON form of :class:`RunResult` is the schema `difftest.run/1` (`difftest/sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -395,9 +395,6 @@ NOT_EXECUTED = "not executed"
 UNUSED_ENTRY = "the manifest expects a difference that was not found"
 """How a run's note on an entry that matched nothing begins."""
 
-OUTSIDE = " outside of its kernels' tensors where base does not"
-"""In a target's note on what head's kernels reach."""
-
 NEEDS_ACCELERATOR = ", which PyTorch refuses where there is no accelerator"
 """In a target's note on what one version alone asks for."""
 
@@ -442,11 +439,29 @@ class RunResult:
         return {"schema": data.pop("schema"), **data}
 
 
-def outside_note(access: str, case: str) -> str:
-    """That head's kernels reach outside of their tensors where base's do not."""
-    what = {"load": "reads", "store": "writes"}.get(access, "updates")
-    found = "finds" if access == "load" else "changes"
-    return f"head {what}{OUTSIDE}, as in case {case}; what it {found} there is another thing in each process"
+_OUTSIDE = " outside of its kernels' tensors where base does not"
+_OUTSIDE_BOTH = " outside of their kernels' tensors"
+
+
+def is_outside_note(note: str) -> bool:
+    """Whether a target's note is on what kernels reach beyond their tensors."""
+    return _OUTSIDE in note or _OUTSIDE_BOTH in note
+
+
+def outside_note(does: Collection[str], case: str, both: bool = False) -> str:
+    """That head's kernels read or write outside of their tensors where base's do not, or both versions' do.
+
+    Args:
+        does: `reads`, `writes` or both.
+    """
+    if both:
+        what = " and ".join(word.removesuffix("s") for word in sorted(does))
+        return f"both versions {what}{_OUTSIDE_BOTH}, as in case {case}; what is there was not compared"
+    found = "finds" if "reads" in does else "changes"
+    return (
+        f"head {' and '.join(sorted(does))}{_OUTSIDE}, as in case {case}; "
+        f"what it {found} there is another thing in each process"
+    )
 
 
 def accelerator_note(arm: str, what: str) -> str:

@@ -9,13 +9,13 @@ from difftest.result import (
     BUDGET_CUT,
     EXAMPLES_CUT,
     NEEDS_ACCELERATOR,
-    OUTSIDE,
     UNUSED_ENTRY,
     CaseCounts,
     Identity,
     RunResult,
     TargetResult,
     Verdict,
+    is_outside_note,
 )
 
 from .words import (
@@ -155,7 +155,7 @@ def _clause(name: str, group: Sequence[TargetResult]) -> str:
     if any(note.startswith("cases from the signature of ") for note in first.notes):
         parts.append("cases from its signature")
     parts += dict.fromkeys(note.partition(";")[0] for t in group for note in t.notes if NEEDS_ACCELERATOR in note)
-    parts += dict.fromkeys(note.partition(",")[0] for t in group for note in t.notes if OUTSIDE in note)
+    parts += dict.fromkeys(note.partition(",")[0] for t in group for note in t.notes if is_outside_note(note))
     cuts = [note for t in group for note in t.notes if note.startswith((EXAMPLES_CUT, BUDGET_CUT))]
     parts += dict.fromkeys(f"further cases left out{_limit(note)}" for note in cuts)
     for where in ("inside", "outside"):

@@ -1,7 +1,8 @@
 """Keeps kernels in Triton's CPU interpreter to the memory of the tensors that they are launched with.
 
 What lies beyond it is another thing in each process. During a call of an arm it is memory that nobody wrote: what a
-kernel reads there is the fill (:mod:`difftest.call.poison`), and what it writes there is dropped.
+kernel reads there is the fill (:mod:`difftest.call.poison`), and what it writes there is dropped. A kernel that makes
+pointers of numbers follows them to memory that is not known here, so it is left alone from then on.
 """
 
 from __future__ import annotations
@@ -15,42 +16,43 @@ from numpy.typing import NDArray
 
 from difftest.call.poison import POISON
 
-_LOW, _HIGH = 1 << 40, 1 << 47
-"""Between these are the addresses of a process's memory."""
+READ, WRITE = "reads", "writes"
+"""What a kernel does outside of its tensors. An atomic operation does both."""
 
 
 class Bounds:
     """What the kernels of this process keep to.
 
     Attributes:
-        outside: the first access beyond the tensors, `load` or `store` say, since this was last emptied.
+        outside: what was done beyond the tensors since this was last emptied.
         known: the memory of the launch under way; None leaves its accesses as they are.
     """
 
     def __init__(self) -> None:
-        self.outside = ""
+        self.outside: set[str] = set()
         self.known: _Known | None = None
 
-    def away(self, name: str, pointers: NDArray[Any], mask: NDArray[Any] | None, size: int) -> NDArray[np.bool_] | None:
+    def away(
+        self, does: Sequence[str], pointers: NDArray[Any], mask: NDArray[Any] | None, size: int
+    ) -> NDArray[np.bool_] | None:
         """Which elements of an access are beyond the tensors; None when none is, or the tensors are not known.
 
         Args:
-            name: of the interpreter's function.
             pointers: uint64, of any shape; those that `mask` leaves out are not accessed.
             size: bytes of an element.
         """
-        if self.known is None or self.known.hold(pointers, size):
+        known = self.known
+        if known is None or known.hold(pointers, size):
             return None
-        away = self.known.lacks(pointers, size)
+        if mask is not None and (known.hold(pointers[mask], size)):
+            return None
+        away = known.lack(pointers, size)
         if mask is not None:
             away &= mask
         if not away.any():
             return None
-        if self.known.has_addresses():
-            self.known = None
-            return None
-        self.outside = self.outside or name
-        POISON.allocations += 1  # what is there is undefined
+        self.outside.update(does)
+        POISON.allocations += READ in does  # what is there is undefined
         return away
 
 
@@ -59,8 +61,8 @@ BOUNDS = Bounds()
 
 def keep_to_tensors(interpreter: Any) -> None:
     """Look at each place that a kernel is about to read or write, in each call of an arm. Once a process."""
-    memory, executor = interpreter._interpreter, interpreter.GridExecutor
-    launch = executor.__call__
+    memory, executor, builder = interpreter._interpreter, interpreter.GridExecutor, interpreter.InterpreterBuilder
+    launch, bitcast = executor.__call__, builder.create_bitcast
     own_load, own_store, own_update, own_exchange = (
         memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas
     )  # fmt: skip
@@ -74,23 +76,23 @@ def keep_to_tensors(interpreter: Any) -> None:
             BOUNDS.known = before
 
     def load(pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
-        away = BOUNDS.away("load", pointers, mask, dtype.itemsize)
+        away = BOUNDS.away((READ,), pointers, mask, dtype.itemsize)
         if away is None:
             return own_load(pointers, mask, other, dtype)
         return _filled(own_load(pointers, mask & ~away, other, dtype), away)
 
     def store(pointers: Any, values: Any, mask: Any) -> Any:
-        away = BOUNDS.away("store", pointers, mask, values.itemsize)
+        away = BOUNDS.away((WRITE,), pointers, mask, values.itemsize)
         return own_store(pointers, values, mask if away is None else mask & ~away)
 
     def update(operation: Any, pointers: Any, values: Any, mask: Any, order: Any) -> Any:
-        away = BOUNDS.away("atomic_rmw", pointers, mask, values.itemsize)
+        away = BOUNDS.away((READ, WRITE), pointers, mask, values.itemsize)
         if away is None:
             return own_update(operation, pointers, values, mask, order)
         return _filled(own_update(operation, pointers, values, mask & ~away, order), away)
 
     def exchange(pointers: Any, expected: Any, values: Any, order: Any) -> Any:
-        away = BOUNDS.away("atomic_cas", pointers, None, values.itemsize)
+        away = BOUNDS.away((READ, WRITE), pointers, None, values.itemsize)
         if away is None:
             return own_exchange(pointers, expected, values, order)
         found = np.zeros_like(expected)
@@ -98,7 +100,14 @@ def keep_to_tensors(interpreter: Any) -> None:
             found[~away] = own_exchange(pointers[~away], expected[~away], values[~away], order)
         return _filled(found, away)
 
+    def cast(self: Any, source: Any, target: Any) -> Any:
+        to = target.scalar
+        if to.is_ptr() and not (source.dtype.is_ptr() and not to.element_ty.is_ptr()):
+            BOUNDS.known = None  # a pointer made of a number, or one to such numbers
+        return bitcast(self, source, target)
+
     executor.__call__ = call
+    builder.create_bitcast = builder.create_int_to_ptr = cast
     memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas = load, store, update, exchange
 
 
@@ -113,66 +122,59 @@ class _Known:
 
     Args:
         parts: (first byte, byte after the last) of each.
-        numbers: those of 64-bit integers.
-        is_address: whether a number among the arguments seems to be an address.
     """
 
-    def __init__(self, parts: set[tuple[int, int]], numbers: list[torch.Tensor], is_address: bool) -> None:
-        self.numbers = numbers
-        self.is_address = is_address
-        self.parts = sorted(parts)
+    def __init__(self, parts: set[tuple[int, int]]) -> None:
+        self.parts = sorted(part for part in parts if part[0] < part[1])
         self.last = (0, 0)  # where the last access was
 
     def hold(self, pointers: NDArray[Any], size: int) -> bool:
         """Whether all elements are in the memory of one of them."""
+        if not pointers.size:
+            return True
         if pointers.size == 1:
             least = most = pointers.item()
-        elif not pointers.size:
-            return True
         else:
-            least, most = pointers.min().item(), pointers.max().item()
-        if self.last[0] <= least and most + size <= self.last[1]:
+            least, most = int(np.minimum.reduce(pointers, None)), int(np.maximum.reduce(pointers, None))
+        most += size
+        if self.last[0] <= least and most <= self.last[1]:
             return True
         for start, end in self.parts:
-            if start <= least and most + size <= end:
+            if start <= least and most <= end:
                 self.last = start, end
                 return True
         return False
 
-    def lacks(self, pointers: NDArray[Any], size: int) -> NDArray[np.bool_]:
+    def lack(self, pointers: NDArray[Any], size: int) -> NDArray[np.bool_]:
         """Which elements are in none of them."""
-        found = np.zeros(pointers.shape, np.bool_)
+        lacking = np.ones(pointers.shape, np.bool_)
         for start, end in self.parts:
             if end - start >= size:
-                found |= (pointers >= start) & (pointers <= end - size)
-        return ~found
-
-    def has_addresses(self) -> bool:
-        """Whether an argument seems to hold addresses: a kernel follows them to memory that is not known here."""
-        return self.is_address or any(bool(((found >= _LOW) & (found < _HIGH)).any()) for found in self.numbers)
+                lacking &= (pointers < start) | (pointers > end - size)
+        return lacking
 
 
 def _known(values: Sequence[Any]) -> _Known | None:
     """The memory of the tensors among a launch's arguments; None where an argument may hold some that are not seen."""
     parts: set[tuple[int, int]] = set()
-    numbers: list[torch.Tensor] = []
-    is_address = False
     left = list(values)
     while left:
         value = left.pop()
-        value = getattr(value, "base", value)  # of what stands for a tensor as another dtype, or describes one
         if isinstance(value, torch.Tensor):
             if not value.is_cpu:
                 return None
             storage = value.untyped_storage()
             start = storage.data_ptr()
             parts.add((start, start + storage.nbytes()))
-            if value.dtype in (torch.int64, torch.uint64):
-                numbers.append(value.view(torch.int64))
-        elif isinstance(value, int):
-            is_address |= _LOW <= value < _HIGH
         elif isinstance(value, tuple | list):
             left += value
-        elif hasattr(value, "data_ptr"):
+        elif isinstance(getattr(value, "base", None), torch.Tensor):  # it stands for a tensor, or describes one
+            left.append(value.base)
+        elif hasattr(value, "data_ptr") or _holds_tensors(value):
             return None
-    return _Known(parts, numbers, is_address)
+    return _Known(parts)
+
+
+def _holds_tensors(value: Any) -> bool:
+    """Whether an object has attributes that are tensors."""
+    return any(isinstance(held, torch.Tensor) for held in getattr(value, "__dict__", {}).values())

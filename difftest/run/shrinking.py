@@ -115,7 +115,7 @@ class ShrinkRun(UnitRun):
         self.unjudged = ""
         self.briefly = self.task["kind"] not in DEADLY
         self.carefully = False
-        self.outside: list[str] | None = None  # what each arm did on the original
+        self.reaches: list[list[str]] | None = None  # what each arm did on the original
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
             return {"reason": "the case is not the same when it is built again"}
@@ -212,7 +212,7 @@ class ShrinkRun(UnitRun):
             if isinstance(state := self.journal[number], str):
                 self.unjudged = state
                 return False
-            self.raised, self.arm, self.seen, self.outside = state
+            self.raised, self.arm, self.seen, self.reaches = state
             self.best = pool
             return True
         if not always and self.is_over():
@@ -223,7 +223,7 @@ class ShrinkRun(UnitRun):
         self.seen = self.seen if verdict else before
         self.child.board.begin(self.child.slot)
         self.best = pool if verdict else self.best
-        self.keep([self.raised, self.arm, self.seen, self.outside] if verdict else self.unjudged)
+        self.keep([self.raised, self.arm, self.seen, self.reaches] if verdict else self.unjudged)
         if verdict and self.task["kind"] in DEADLY:
             self.send(self.record(pool), leaving=False)  # the next candidate may be this child's last
         return verdict
@@ -301,14 +301,14 @@ class ShrinkRun(UnitRun):
     def seems(self, number: int, case: Case, pool: Pool, identity: str) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
         fill, other = self.pair = fills(identity)
-        base, base_live, outside = self.call(number, BASE, case, pool, fill), self.caller.live, [BOUNDS.outside]
+        base, base_live, outside = self.call(number, BASE, case, pool, fill), self.caller.live, [sorted(BOUNDS.outside)]
         head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
-        outside.append(BOUNDS.outside)
-        if self.outside is None:
-            self.outside = outside
-        for name, there, here in zip(ARM_NAMES, self.outside, outside, strict=True):
+        outside.append(sorted(BOUNDS.outside))
+        if self.reaches is None:
+            self.reaches = outside
+        for name, there, here in zip(ARM_NAMES, self.reaches, outside, strict=True):
             if here and not there:  # kernels that kept to their tensors on the original keep to them
-                self.unjudged = f", but {name} has a {here} outside of its tensors"
+                self.unjudged = f", but {name} {' and '.join(here)} outside of its tensors"
                 return False
         for outcome in (base, head):
             if isinstance(outcome, NotCalled):

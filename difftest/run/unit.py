@@ -108,7 +108,7 @@ class UnitRun:
         self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
-        self.is_outside = False
+        self.outside: tuple[set[str], set[str]] = (set(), set())  # what was noted of head, and of both
         self.first: tuple[int, Case, Pool, int, Outcome] | None = None
 
     def arms_of(self, host: Mapping[str, Any]) -> list[Any]:
@@ -337,7 +337,7 @@ class UnitRun:
         asked: dict[int, set[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
-        outside: dict[int, str] = {}
+        outside: dict[int, set[str]] = {}
         for arm in (first_arm, 1 - first_arm):
             runs[arm].append(self.call(index, arm, case, pool, fill))
             outside[arm] = BOUNDS.outside
@@ -353,9 +353,10 @@ class UnitRun:
         for arm in (BASE, HEAD):
             self.notes += [accelerator_note(ARM_NAMES[arm], what) for what in sorted(asked[arm] - asked[1 - arm])]
         self.earlier_results(live)
-        if outside[HEAD] and not outside[BASE] and not self.is_outside:
-            self.is_outside = True
-            self.notes.append(outside_note(outside[HEAD], identity))
+        for does, both in ((outside[HEAD] - outside[BASE], False), (outside[HEAD] & outside[BASE], True)):
+            if does - self.outside[both]:
+                self.outside[both].update(does)
+                self.notes.append(outside_note(does, identity, both))
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
             self.counts["in_neither"] += base == head and reason.startswith("api-change")

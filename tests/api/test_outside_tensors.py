@@ -11,7 +11,7 @@ import pytest
 
 from difftest.api import RunOptions, run
 from difftest.reports.sentence import sentence
-from difftest.result import RunResult
+from difftest.result import RunResult, is_outside_note
 from tests.planted.edited_trees import write
 
 pytest.importorskip("triton")
@@ -55,17 +55,17 @@ WRITES = "tl.store(flags + 3, 1.0)"
 USES = "value += tl.load(flags + 3)"
 
 
-def compared(folder: Path, base: str, head: str, **more: Any) -> RunResult:
+def compared(folder: Path, base: str, head: str, text: str = TEXT, **more: Any) -> RunResult:
     (folder / "cases.py").write_text(CASES)
     for name, extra in (("base", base), ("head", head)):
         write(folder / name / "pack/__init__.py", "")
-        write(folder / name / "pack/doubled.py", TEXT.replace("EXTRA", extra))
+        write(folder / name / "pack/doubled.py", text.replace("EXTRA", extra))
     options = {"targets": ("user.*",), "cases_from": (folder / "cases.py",), "jobs": 2, **more}
     return run(RunOptions(str(folder / "base"), (str(folder / "head"),), **options))  # type: ignore[arg-type]
 
 
 def notes(result: RunResult) -> list[str]:
-    return [note for target in result.targets for note in target.notes if "outside of its kernels' tensors" in note]
+    return [note for target in result.targets for note in target.notes if is_outside_note(note)]
 
 
 def test_a_read_beyond_the_tensors_is_named_with_a_case(tmp_path: Path) -> None:
@@ -107,10 +107,34 @@ def test_what_is_undefined_in_both_is_no_difference(tmp_path: Path) -> None:
     assert compared(tmp_path, USES, "value += tl.load(flags + 4)").verdict == "identical"
 
 
-@pytest.mark.parametrize(
-    ("base", "head"), [(READS, READS + " + 0.0"), (READS, "pass"), ("pass", "value = value + 0.0")]
-)
-def test_what_base_does_too_or_alone_is_not_named(tmp_path: Path, base: str, head: str) -> None:
+@pytest.mark.parametrize(("base", "head"), [(READS, "pass"), ("pass", "value = value + 0.0")])
+def test_what_base_does_alone_is_not_named(tmp_path: Path, base: str, head: str) -> None:
     result = compared(tmp_path, base, head)
     assert result.verdict == "identical" and not notes(result)
     assert "outside" not in sentence(result)
+
+
+def test_what_both_versions_reach_is_said_not_to_be_compared(tmp_path: Path) -> None:
+    result = compared(tmp_path, READS, READS + " + 0.0")
+    (note,) = notes(result)
+    assert note.startswith("both versions read outside of their kernels' tensors, as in case ")
+    assert note.endswith("; what is there was not compared")
+    assert ", both versions read outside of their kernels' tensors" in sentence(result)
+
+
+@pytest.mark.parametrize("more", [WRITES, "tl.store(out + i + (1 << 40), 7.0)"])
+def test_a_write_is_named_though_base_reads_outside(tmp_path: Path, more: str) -> None:
+    result = compared(tmp_path, READS, f"{READS}\n    {more}")
+    assert result.verdict == "identical"
+    both, head = sorted(notes(result))
+    assert both.startswith("both versions read outside") and head.startswith("head writes outside")
+
+
+def test_a_table_of_addresses_is_followed(tmp_path: Path) -> None:
+    """Memory of tensors that the kernel is not launched with, but finds by their addresses."""
+    launch = "_doubled[(1,)](values, flags, out, values.numel(), BLOCK=16)"
+    table = "_doubled[(1,)](values, torch.tensor([0, out.data_ptr()])[:1], out.new_empty(0), values.numel(), BLOCK=16)"
+    text = TEXT.replace(launch, table).replace("tl.store(out +", "tl.store(found +")
+    extra = "found = tl.load(flags + 1).to(tl.pointer_type(tl.float32))"
+    result = compared(tmp_path, extra, extra + "\n    value = value * 1.5", text=text)
+    assert result.verdict == "different" and not notes(result)

@@ -1,6 +1,7 @@
 """Launches that keep to their tensors, and launches that do not. Prints what is seen of each, in a line."""
 
 import os
+from typing import NamedTuple
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -62,11 +63,44 @@ def follow_number(address, out):
     tl.store(out, tl.load(address.to(tl.pointer_type(tl.float32))))
 
 
+@triton.jit
+def follow_at(addresses, at, out):
+    tl.store(out, tl.load(tl.load(addresses + at).to(tl.pointer_type(tl.float32))))
+
+
+@triton.jit
+def follow_bytes(packed, out):
+    address = tl.load(packed.to(tl.pointer_type(tl.int64)))
+    tl.store(out, tl.load(address.to(tl.pointer_type(tl.float32))))
+
+
+@triton.jit
+def take(addresses, out):
+    address = tl.load(addresses)
+    tl.store(addresses, 0)
+    tl.store(out, tl.load(address.to(tl.pointer_type(tl.float32))))
+
+
+@triton.jit
+def copy_named(named, size):
+    for i in range(size):
+        tl.store(named.base + i, tl.load(named.source + i))
+
+
+class Named(NamedTuple):
+    base: torch.Tensor
+    source: torch.Tensor
+
+
+class WithBase(torch.Tensor):
+    base = property(lambda self: torch.zeros(1))
+
+
 def launch(what, kernel, *args, **options):
-    BOUNDS.outside, POISON.allocations = "", 0
+    BOUNDS.outside, POISON.allocations = set(), 0
     kernel[(1,)](*args, **options)
-    assert (BOUNDS.outside != "") == (POISON.allocations > 0)
-    print(f"{what}: {BOUNDS.outside}")
+    assert ("reads" in BOUNDS.outside) == (POISON.allocations > 0)
+    print(f"{what}: {' '.join(sorted(BOUNDS.outside))}")
 
 
 def bits(value):
@@ -100,8 +134,21 @@ launch("through an address in a tensor", follow, torch.tensor([memory.ctypes.dat
 print(" ", out.item())
 launch("through an address that is an argument", follow_number, memory.ctypes.data + 4 * 41, out)
 print(" ", out.item())
-launch("through what is no address", follow, torch.tensor([4096]), out)
-print(" ", bits(out))
+
+launch(
+    "through a table of which a view is given", follow_at, torch.tensor([0, memory.ctypes.data + 4 * 42])[:1], 1, out
+)
+print(" ", out.item())
+table = torch.tensor([memory.ctypes.data + 4 * 43])
+launch("through a table of bytes", follow_bytes, table.view(torch.uint8), out)
+print(" ", out.item())
+launch("through an address that is taken out", take, table, out)
+print(" ", out.item(), table.item())
+launch("a number that may be an address", read, torch.tensor([memory.ctypes.data]), 1)
+launch("a tuple with a field named base", copy_named, Named(zeros := torch.zeros(4), ten), 4)
+print(" ", zeros.tolist())
+launch("a tensor with a property named base", read, zeros.as_subclass(WithBase), 3)
+launch("what stands for a tensor", read, triton.reinterpret(zeros, tl.int32), 4)
 
 for POISON.fill in (0x5A, 0xA5):  # a block of which a part lies beyond the end
     out, zeros = torch.zeros(16), torch.zeros(10)
