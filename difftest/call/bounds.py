@@ -1,12 +1,15 @@
 """Keeps kernels in Triton's CPU interpreter to the memory of the tensors that they are launched with.
 
 What lies beyond it is another thing in each process. During a call of an arm it is memory that nobody wrote: what a
-kernel reads there is the fill (:mod:`difftest.call.poison`), and what it writes there is dropped. A kernel that makes
-pointers of numbers follows them to memory that is not known here, so it is left alone from then on.
+kernel reads there is the fill (:mod:`difftest.call.poison`), and what it writes there is dropped. Far beyond there may
+be no memory at all: that ends the process, as it does on a device. A kernel that makes pointers of numbers follows them
+to memory that is not known here, so it is left alone from then on.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from difftest.call.poison import POISON
+
+FAR = 1 << 21
+"""Bytes beyond a tensor up to which there is memory on a device, which has it in pages of this size."""
 
 READ, WRITE = "reads", "writes"
 """What a kernel does outside of its tensors. An atomic operation does both."""
@@ -26,11 +32,14 @@ class Bounds:
     Attributes:
         outside: what was done beyond the tensors since this was last emptied.
         known: the memory of the launch under way; None leaves its accesses as they are.
+        ending: whether a kernel that reaches outside ends there, with an error. What it reads there may be how often it
+            does something.
     """
 
     def __init__(self) -> None:
         self.outside: set[str] = set()
         self.known: _Known | None = None
+        self.ending = False
 
     def away(
         self, does: Sequence[str], pointers: NDArray[Any], mask: NDArray[Any] | None, size: int
@@ -52,6 +61,11 @@ class Bounds:
         if not away.any():
             return None
         self.outside.update(does)
+        if self.ending:
+            raise IndexError("a place outside of the kernel's tensors")
+        far = known.lack(pointers, size, FAR)
+        if (far if mask is None else far & mask).any():
+            os.kill(os.getpid(), signal.SIGSEGV)
         POISON.allocations += READ in does  # what is there is undefined
         return away
 
@@ -145,12 +159,13 @@ class _Known:
                 return True
         return False
 
-    def lack(self, pointers: NDArray[Any], size: int) -> NDArray[np.bool_]:
-        """Which elements are in none of them."""
+    def lack(self, pointers: NDArray[Any], size: int, around: int = 0) -> NDArray[np.bool_]:
+        """Which elements are in none of them, nor so many bytes before or after one."""
         lacking = np.ones(pointers.shape, np.bool_)
         for start, end in self.parts:
-            if end - start >= size:
-                lacking &= (pointers < start) | (pointers > end - size)
+            first, last = max(0, start - around), end + around - size
+            if first <= last:
+                lacking &= (pointers < first) | (pointers > last)
         return lacking
 
 

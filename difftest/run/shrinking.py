@@ -301,13 +301,14 @@ class ShrinkRun(UnitRun):
     def seems(self, number: int, case: Case, pool: Pool, identity: str) -> bool:
         """One call of each arm: whether they raise what they did on the original, and, briefly, whether they differ."""
         fill, other = self.pair = fills(identity)
-        base, base_live, outside = self.call(number, BASE, case, pool, fill), self.caller.live, [sorted(BOUNDS.outside)]
-        head, live = self.call(number, HEAD, case, pool, fill), self.caller.live
-        outside.append(sorted(BOUNDS.outside))
+        base, base_reaches = self.kept_inside(number, BASE, case, pool, fill)
+        base_live = self.caller.live
+        head, head_reaches = self.kept_inside(number, HEAD, case, pool, fill)
+        live = self.caller.live
         if self.reaches is None:
-            self.reaches = outside
-        for name, there, here in zip(ARM_NAMES, self.reaches, outside, strict=True):
-            if here and not there:  # kernels that kept to their tensors on the original keep to them
+            self.reaches = [base_reaches, head_reaches]
+        for name, there, here in zip(ARM_NAMES, self.reaches, (base_reaches, head_reaches), strict=True):
+            if here and not there:
                 self.unjudged = f", but {name} {' and '.join(here)} outside of its tensors"
                 return False
         for outcome in (base, head):
@@ -338,6 +339,16 @@ class ShrinkRun(UnitRun):
             self.index = number
             found += self.checks.check(pool, (base_live, live))
         return self.is_looked_for(found)
+
+    def kept_inside(
+        self, number: int, arm: int, case: Case, pool: Pool, fill: int
+    ) -> tuple[Outcome | NotCalled, list[str]]:
+        """A call, and what its kernels do outside of their tensors: it ends those that kept to them on the original."""
+        BOUNDS.ending = self.reaches is not None and not self.reaches[arm]
+        try:
+            return self.call(number, arm, case, pool, fill), sorted(BOUNDS.outside)
+        finally:
+            BOUNDS.ending = False
 
     def relates(self, pool: Pool) -> bool:
         """Whether the case file's relations can take the candidate, as they must when it is run by itself."""

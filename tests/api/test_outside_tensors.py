@@ -122,9 +122,15 @@ def test_what_both_versions_reach_is_said_not_to_be_compared(tmp_path: Path) -> 
     assert ", both versions read outside of their kernels' tensors" in sentence(result)
 
 
-@pytest.mark.parametrize("more", [WRITES, "tl.store(out + i + (1 << 40), 7.0)"])
-def test_a_write_is_named_though_base_reads_outside(tmp_path: Path, more: str) -> None:
-    result = compared(tmp_path, READS, f"{READS}\n    {more}")
+@pytest.mark.parametrize("base", ["pass", READS])
+@pytest.mark.parametrize("access", ["tl.store(out + i + (1 << 40), 7.0)", "tl.load(values + i - (1 << 30))"])
+def test_what_is_far_beyond_the_tensors_ends_the_process(tmp_path: Path, base: str, access: str) -> None:
+    (target,) = compared(tmp_path, base, f"{base}\n    {access}").targets
+    assert (target.verdict, set(target.kinds), target.cases.identical) == ("different", {"crash"}, 0)
+
+
+def test_a_write_is_named_though_base_reads_outside(tmp_path: Path) -> None:
+    result = compared(tmp_path, READS, f"{READS}\n    {WRITES}")
     assert result.verdict == "identical"
     both, head = sorted(notes(result))
     assert both.startswith("both versions read outside") and head.startswith("head writes outside")

@@ -1,6 +1,7 @@
 """Launches that keep to their tensors, and launches that do not. Prints what is seen of each, in a line."""
 
 import os
+import sys
 from typing import NamedTuple
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -115,7 +116,12 @@ launch("a view of a longer row", read, torch.from_numpy(memory).view(8, 8)[:, :2
 launch("masked beyond the end", copy, ten, other, 0, 10, BLOCK=16)
 launch("another tensor of the launch", copy, other, ten, 2, 10, BLOCK=8)
 launch("read before the start", read, ten, -1)
-launch("far away", read, ten, 1 << 50)
+BOUNDS.ending = True
+try:
+    launch("ending", read, ten, 1 << 50)
+except Exception as error:
+    print("ended:", "outside of the kernel's tensors" in str(error), sorted(BOUNDS.outside))
+BOUNDS.ending = False
 bytes_ = torch.zeros(7, dtype=torch.uint8).untyped_storage()
 launch("the last element sticks out", read, torch.empty(0, dtype=torch.int16).set_(bytes_, 0, (3,), (1,)), 3)
 
@@ -155,6 +161,8 @@ for POISON.fill in (0x5A, 0xA5):  # a block of which a part lies beyond the end
     launch("a block beyond the end", copy, zeros, out, 0, 16, BLOCK=16)
     print(" ", out[:10].unique().tolist(), {hex(word & 0xFFFFFFFF) for word in out[10:].view(torch.int32).tolist()})
 
+if sys.argv[1:]:
+    launch("far away", read, ten, int(sys.argv[1]))
 POISON.fill = None
 launch("not in a call", write, ten, 10)
 print(" ", "untouched" if memory[10] == 10 else "changed")

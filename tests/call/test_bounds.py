@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from difftest.call.bounds import FAR
+
 SCRIPT = Path(__file__).with_name("bounds_kernels.py")
+
+
+@pytest.mark.parametrize(("beyond", "ended"), [(FAR // 4, False), (FAR // 4 + 16, True), (-(1 << 45), True)])
+def test_far_beyond_there_is_no_memory(beyond: int, ended: bool) -> None:
+    done = subprocess.run([sys.executable, SCRIPT, str(beyond)], capture_output=True, text=True)
+    assert done.returncode == (-signal.SIGSEGV if ended else 0), done.stderr
 
 
 def test_what_is_outside_is_seen_and_not_touched() -> None:
@@ -18,7 +29,7 @@ def test_what_is_outside_is_seen_and_not_touched() -> None:
         "masked beyond the end: ",
         "another tensor of the launch: ",
         "read before the start: reads",
-        "far away: reads",
+        "ended: True ['reads']",
         "the last element sticks out: reads",
         "in a device function: reads",
         "  0x5a5a5a5a",
