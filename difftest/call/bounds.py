@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from difftest.call.poison import POISON
 
-FAR = 1 << 21
-"""Bytes beyond a tensor up to which there is memory on a device, which has it in pages of this size."""
+FAR = 1 << 30
+"""Bytes beyond all tensors from which on there is taken to be no memory. How far these lie from each other is another
+thing in each process, but less than this where they are in one part of the memory."""
 
 READ, WRITE = "reads", "writes"
 """What a kernel does outside of its tensors. An atomic operation does both."""

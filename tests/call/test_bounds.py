@@ -14,7 +14,7 @@ from difftest.call.bounds import FAR
 SCRIPT = Path(__file__).with_name("bounds_kernels.py")
 
 
-@pytest.mark.parametrize(("beyond", "ended"), [(FAR // 4, False), (FAR // 4 + 16, True), (-(1 << 45), True)])
+@pytest.mark.parametrize(("beyond", "ended"), [(FAR // 8, False), (-FAR // 8, False), (FAR, True), (-(1 << 45), True)])
 def test_far_beyond_there_is_no_memory(beyond: int, ended: bool) -> None:
     done = subprocess.run([sys.executable, SCRIPT, str(beyond)], capture_output=True, text=True)
     assert done.returncode == (-signal.SIGSEGV if ended else 0), done.stderr
