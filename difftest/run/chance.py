@@ -89,7 +89,9 @@ class Chance:
         self.draws: dict[int, dict[str, int]] = {BASE: {}, HEAD: {}}
         self.unknown: set[str] = set()
         self.repeats = False
-        self.calls = self.cases = self.equal = self.same_draws = 0
+        self.calls = 0
+        self.alike: dict[int, bool] = {}  # of each case tried, in whichever groups it is: whether the versions agree
+        self.same_draws: set[int] = set()
         package = self.unit.child.setup["arms"][self.unit.unit["arms"][BASE]]["package"]
         self.noise = (*self.target.noise, *(noise_functions(package) if self.target.triton else ()))
         self.kept = LAW_SHARE * self.asked["seconds"] if self.target.sampling is not None else 0.0
@@ -127,14 +129,15 @@ class Chance:
         law = self._law(apart, bool(same_noise and not apart.apart)) if apart is not None else None
         for number, each in tried.items():
             groups[number] = self._class_of(number, each, apart, law)
-        same = self.cases and self.equal == self.cases and not (self.repeats or self.unknown or (apart and apart.apart))
+        all_alike = bool(self.alike) and all(self.alike.values())
+        same = all_alike and not (self.repeats or self.unknown or (apart and apart.apart))
         noise_class = Likeness.SAME_NOISE if same else Likeness.DIFFERENT
         every = [t for each in tried.values() for t in each]
         parts: dict[str, Any] = {"classes": groups, "tried": [len(tried.get(n, ())) for n in range(len(groups))]}
         parts["fixed_noise"] = {
             "likeness": noise_class,
-            "cases": self.cases,
-            "equal": self.equal,
+            "cases": len(self.alike),
+            "equal": sum(self.alike.values()),
             "noises": NOISES + ENDS,
             "base_draws": self.draws[BASE],
             "head_draws": self.draws[HEAD],
@@ -186,8 +189,7 @@ class Chance:
         case = self.explanation.cases[group[turn]]
         found = self._try(group[turn], case, case.build(), places, earlier)
         if found is not None:
-            self.cases += 1
-            self.equal += found.equal
+            self.alike[group[turn]] = found.equal and self.alike.get(group[turn], True)
         return found
 
     def _try(self, index: int, case: Case, pool: Pool, places: set[str], earlier: _Tried | None) -> _Tried | None:
@@ -204,7 +206,7 @@ class Chance:
             if not any(run.draws for run in runs):
                 return None if not self.unknown else _Tried(False, False, True)
             if runs[BASE].real == runs[HEAD].real:
-                self.same_draws += 1
+                self.same_draws.add(index)
                 return _Tried(False, False, True)
             first = first or runs[BASE].outcome
             self.repeats = self.repeats or _repeats(runs)
@@ -395,19 +397,20 @@ class Chance:
         return None
 
     def _noise_said(self, tried: list[_Tried], apart: _Apart | None, law: Law | None) -> str:
-        if self.same_draws == self.cases:
+        equal = sum(self.alike.values())
+        if len(self.same_draws) == len(self.alike):
             return (
                 "both versions draw the same numbers for the same places; the cause is not which ones, but may be what "
                 "is made of them"
             )
-        said = [f"with the same noise in both arms {self.equal} of {self.cases} cases tried agree"]
-        if self.equal:
+        said = [f"with the same noise in both arms {equal} of {len(self.alike)} cases tried agree"]
+        if equal:
             said[0] += (
                 f", each on up to {NOISES + ENDS} noises, {ENDS} of them with uniform numbers that are exactly 0 or "
                 "just below 1"
             )
         if self.same_draws:
-            said.append(f"in {self.same_draws} both versions draw the same numbers for the same places")
+            said.append(f"in {len(self.same_draws)} both versions draw the same numbers for the same places")
         if all(each.equal_inside and not each.equal for each in tried):
             said.append("they part only where single uniform numbers are exactly 0 or just below 1")
         if apart is not None:
@@ -416,7 +419,7 @@ class Chance:
             said.append("head draws, but the same numbers at every call")
         if self.unknown:
             said.append(f"not replaced: {', '.join(sorted(self.unknown))}")
-        if self.equal and any("," not in source for arm in self.draws.values() for source in arm):
+        if any(self.alike.values()) and any("," not in source for arm in self.draws.values() for source in arm):
             said.append("a kernel's noise is taken as ideal: different arguments, independent numbers")
             if law is None:
                 said.append("whether two calls use the same stream was not looked into")

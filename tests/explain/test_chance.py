@@ -124,6 +124,8 @@ SMALL_DTYPE = ACCEPT.replace("torch.rand(len(p))", "torch.rand(len(p), dtype=tor
 )
 NO_DRAW = ACCEPT.replace("torch.rand(len(p)) < p", "p > 0.3")
 PAIR = SAMPLE.replace("return (probs / q).argmax(-1)", "return (probs / q).argmax(-1), probs * 2")
+IN_BOTH_RETURN = ("return (probs / q).argmax(-1)", "return (probs / q).argmax(-1), probs + q * (len(probs) == 40)")
+IN_BOTH = SAMPLE.replace(*IN_BOTH_RETURN)
 NO_USE = """
 import torch
 
@@ -169,6 +171,7 @@ PAIRS = {
     "no_draw": Pair(NO_DRAW, NO_DRAW.replace("0.3", "0.6"), "accept"),
     "states_alone": Pair(NO_USE, NO_USE_OF_SEEDS),
     "dtype_alone": Pair(SAMPLE, SAMPLE.replace("argmax(-1)", "argmax(-1).int()")),
+    "two_groups": Pair(IN_BOTH, LAST_ROW_FIRST.replace(*IN_BOTH_RETURN), "pair"),
     "another_output": Pair(PAIR, PAIR.replace("probs * 2", "probs * q.sum()"), "pair"),
 }
 
@@ -302,3 +305,9 @@ def test_the_law_of_one_output_says_nothing_of_another(found: Found) -> None:
     target = found("another_output")
     assert {group.leaves for group in target.groups} == {("return[1]",)}
     assert not {name for name in classes(target) if name.startswith("same")}
+
+
+def test_a_case_of_two_groups_is_one_case_tried(found: Found) -> None:
+    target = found("two_groups")
+    assert sum(group.cases for group in target.groups) > target.cases.different
+    assert 0 < target.fixed_noise["cases"] <= target.cases.different
