@@ -116,6 +116,9 @@ def test_a_partly_measured_target_claims_only_its_part() -> None:
     said = sentence(run(target))
     assert "60 of 100 cases byte-identical" in said
     assert "40 not compared, stopped after 3 crashes of base" in said
+    other = replace(target, reason="base does not do what was recorded", cases=CaseCounts(executed=60, identical=60))
+    said = sentence(run(other))
+    assert ", base does not do what was recorded;" in said and "not compared" not in said
 
 
 def test_expected_differences_are_not_called_identical() -> None:
