@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from difftest.call.poison import POISON
 
 FAR = 1 << 30
-"""Bytes beyond all tensors from which on there is taken to be no memory. How far these lie from each other is another
-thing in each process, but less than this where they are in one part of the memory."""
+"""Bytes beyond all tensors from which on there is taken to be no memory. How far a launch's tensors lie from each other
+is another thing in each process, so a place about so far from one may be near another in one process alone."""
 
 READ, WRITE = "reads", "writes"
 """What a kernel does outside of its tensors. An atomic operation does both."""
@@ -54,7 +54,7 @@ class Bounds:
         known = self.known
         if known is None or known.hold(pointers, size):
             return None
-        if mask is not None and (known.hold(pointers[mask], size)):
+        if mask is not None and known.hold(pointers[mask], size):
             return None
         away = known.lack(pointers, size)
         if mask is not None:

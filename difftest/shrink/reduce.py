@@ -221,24 +221,24 @@ class Reducer:
         drawn at random: which id shows it is decided by noise, whose seed they may be. Whether any was left out."""
         before = len(self.steps)
         draw = random.Random(before)
+        largest = {path: _largest(_at(self.steps[0], path)) or 0 for path, _ in self._leaves()}
+        seeds = {path: most for path, most in largest.items() if most > 0}
         for _ in range(_CHANCES):
-            self._try(lambda: self._fewer_beyond(draw))
+            size = max((length for length, _ in sizes_of(self.pool).lengths(LATER)), default=0)
+            block = 1 << max(1, size - 1).bit_length() - 1
+            if not seeds or size < max(block, SMALL[-1]) + 2:
+                break
+            self._try(functools.partial(self._fewer_beyond, block, size, seeds, draw))
         return len(self.steps) > before
 
-    def _fewer_beyond(self, draw: random.Random) -> Pool:
-        sizes = sizes_of(self.pool)
-        size = max((length for length, _ in sizes.lengths(LATER)), default=0)
-        block = 1 << max(1, size - 1).bit_length() - 1
-        largest = {path: _largest(_at(self.steps[0], path)) or 0 for path, _ in self._leaves()}
-        path = draw.choice([path for path, most in largest.items() if most > 0] or [()])
-        if not path or size < max(block, SMALL[-1]) + 2:
-            raise ValueError("nothing is left to be drawn")
+    def _fewer_beyond(self, block: int, size: int, seeds: dict[Path, int], draw: random.Random) -> Pool:
+        path = draw.choice(list(seeds))
         far = sorted(draw.sample(range(block, size), draw.randrange((size - block) // 2, size - block)))
 
         def redrawn(value: Any) -> Any:
-            return with_integers(value, [draw.randint(0, largest[path]) for _ in range(elements(value))])
+            return with_integers(value, [draw.randint(0, seeds[path]) for _ in range(elements(value))])
 
-        return edited(sizes.cut(size, [*range(block), *far], Cut((LATER,))), {path: [redrawn]})
+        return edited(sizes_of(self.pool).cut(size, [*range(block), *far], Cut((LATER,))), {path: [redrawn]})
 
     def _is_small(self, pool: Pool) -> bool:
         return are_small((pool_bytes(self.steps[0]), pool_bytes(pool)), requests(pool), largest_axis(pool))
