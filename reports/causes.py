@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from typing import NamedTuple
 
 from difftest.result import (
     GROUPS_SHOWN,
@@ -158,16 +159,28 @@ def outside_words(group: Group) -> str:
     return f"; {group.outside_contract} of the {group.cases} cases {verb} outside the contract"
 
 
-def group_facts(group: Group) -> list[tuple[str, str]]:
-    """What is known of a group beside its example, as (name, value)."""
-    facts = [("in common", plain(rule, 400)) for rule in group.rules]
-    for at, text in itertools.zip_longest(group.raised, group.raising, fillvalue=""):
+class Fact(NamedTuple):
+    """What is known of a group beside its example: a name, words, and a line of code that belongs to them."""
+
+    name: str
+    words: str
+    line: str = ""
+
+    @property
+    def whole(self) -> str:
+        return f"{self.words}: {self.line}" if self.line else self.words
+
+
+def group_facts(group: Group) -> list[Fact]:
+    """What is known of a group beside its example."""
+    facts = [Fact("in common", plain(rule, 400)) for rule in group.rules]
+    for at, line in itertools.zip_longest(group.raised, group.raising, fillvalue=""):
         arm, _, place = at.partition(" ")
-        facts.append((f"{arm} raises", f"at {arm}'s {plain(place, 300)}" + (f": {plain(text, 200)}" if text else "")))
+        facts.append(Fact(f"{arm} raises", f"at {arm}'s {plain(place, 300)}", plain(line, 200)))
     for name, lines in ((ONLY_DIFFERING, group.lines), ("run changed", group.shared_lines)):
         if lines:
-            facts.append((name, plain(", ".join(line_ranges(lines)), 400)))
-    return facts + [("note", plain(note, 300)) for note in group.notes]
+            facts.append(Fact(name, plain(", ".join(line_ranges(lines)), 400)))
+    return facts + [Fact("note", plain(note, 300)) for note in group.notes]
 
 
 # -- the sentence that names the cause --------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ def _group(group: Group, characters: int) -> dict[str, Any]:
     return {
         "title": plain(group_title(group), 3 * characters),
         "first": None if group.first is None else _mismatch(group.first, characters),
-        "facts": [(name, plain(value, 2 * characters)) for name, value in group_facts(group)],
+        "facts": [(fact.name, plain(fact.whole, 2 * characters)) for fact in group_facts(group)],
     }
 
 

@@ -274,7 +274,9 @@ def _group(number: int, group: Group) -> str:
     lines = [f"**{number}. {text(group_title(group), 600)}**", ""]
     if group.first is not None:
         lines += _example(group.first)
-    lines += [f"- {name}: {text(value, 600)}" for name, value in group_facts(group)]
+    for fact in group_facts(group):
+        line = f": {code(fact.line)}" if fact.line else ""
+        lines.append(f"- {fact.name}: {text(fact.words, 600)}{line}")
     return "\n".join(lines).rstrip()
 
 

@@ -208,7 +208,7 @@ def _group(number: int, group: Group, console: Console) -> None:
     if group.first is not None:
         _line(console, f"for example {plain(place(group.first), VALUE_SHOWN)}", indent=5)
         _mismatch(group.first, console)
-    _pairs(console, group_facts(group), indent=5)
+    _pairs(console, [(fact.name, fact.whole) for fact in group_facts(group)], indent=5)
 
 
 def _mismatch(mismatch: Mismatch, console: Console) -> None:

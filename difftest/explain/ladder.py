@@ -55,6 +55,22 @@ def change(item: Difference) -> str:
     return f"{item.base} in base, {item.head} in head" if item.kind is Kind.DTYPE else ""
 
 
+def direction(item: Difference) -> str:
+    """What becomes what at the first element, where the two are not of one sort: `-inf in base, finite in head`."""
+    if (said := change(item)) or item.pair is None or item.at is None or not len(item.at):
+        return said
+    base, head = (_sort_of(elements, int(item.at[0])) for elements in item.pair)
+    return f"{base} in base, {head} in head" if base != head else ""
+
+
+def _sort_of(elements: Elements, flat: int) -> str:
+    """What a value is beside a number: not finite, a truth value, or the -1 that stands for no id."""
+    text = elements.text(flat)
+    if elements.is_float:
+        return text if text in ("nan", "inf", "-inf") else "finite"
+    return text if elements.reader == "bool" or text == "-1" else "a number"
+
+
 def _sort(text: str) -> str:
     """`tensor int64` of `tensor int64 [3]`, `list` of `list [1, 2]`, `number` of a number."""
     if _NUMBER.fullmatch(text):

@@ -22,8 +22,9 @@ PATIENCE = 4.0
 LEAST_SECONDS = 0.5
 """What one target gets at least; with very many, the last ones get nothing."""
 
-_FOR_ORDER = ("number", "drawn", "change")
-"""What is told of a mismatch beside the mismatch: its case's number, whether that was drawn, its way's change."""
+_FOR_ORDER = ("number", "drawn", "change", "direction")
+"""What is told of a mismatch beside the mismatch: its case's number, whether that was drawn, its way's change, what
+becomes what."""
 
 
 @dataclass
@@ -105,6 +106,7 @@ def find_causes(
                 Unit(
                     *(number, first.target, first.symbols, first.arms, (0, 1), first.timeout, n),
                     explain={**asked, "looks": taken},
+                    dead={i: how for u in each.units if u.fuzz is None for i, how in u.dead.items()},
                 )
                 for number, taken in enumerate(looks, len(looks) * len(units))
             ]

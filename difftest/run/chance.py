@@ -94,6 +94,7 @@ class Chance:
         self.same_draws: set[int] = set()
         package = self.unit.child.setup["arms"][self.unit.unit["arms"][BASE]]["package"]
         self.noise = (*self.target.noise, *(noise_functions(package) if self.target.triton else ()))
+        self.pool_index = len(explanation.cases)  # the sampling pool is none of them
         self.kept = LAW_SHARE * self.asked["seconds"] if self.target.sampling is not None else 0.0
 
     def run(self) -> None:
@@ -298,7 +299,7 @@ class Chance:
     def _sample(self, arm: int, number: int, seed: int) -> Tokens | None:
         """Tokens of one call on the sampling pool, every generator of the process seeded."""
         case, pool = self._pool_case(number)
-        return self._tokens(self._seeded(0, arm, case, pool, seed))
+        return self._tokens(self._seeded(self.pool_index, arm, case, pool, seed))
 
     def _seeded(self, index: int, arm: int, case: Case, pool: Pool, seed: int) -> Outcome | NotCalled:
         """One call with every generator of the process seeded."""
@@ -332,7 +333,8 @@ class Chance:
             apart = rows = 0
             for noise in (Noise(0), Noise(1, ends=True)):
                 base, head = (
-                    self._tokens(self._call(0, arm, case, pool, noise, schemes).outcome) for arm in (BASE, HEAD)
+                    self._tokens(self._call(self.pool_index, arm, case, pool, noise, schemes).outcome)
+                    for arm in (BASE, HEAD)
                 )
                 if base is None or head is None:
                     return best

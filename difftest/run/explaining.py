@@ -57,6 +57,7 @@ class Explanation:
         self.asked: dict[str, Any] = unit.unit["explain"]
         self.target = unit.target
         self.cases = unit.cases()
+        self.dead = {int(index) for index in unit.unit["dead"]}
         unit.caller.recorder = nullcontext()
         self.ends = self.clock() + self.asked["seconds"]
         self.recorders: dict[int, LineRecorder] = {}
@@ -167,7 +168,7 @@ class Explanation:
         far = near[_ALIKE_NEAR:][:: max(1, (len(near) - _ALIKE_NEAR) // _ALIKE_FAR)]
         alike: list[tuple[int, int | None]] = [(i, None) for i in (*near[:_ALIKE_NEAR], *far[:_ALIKE_FAR])]
         found: list[tuple[int, int | None]] = [*first[:1], *alike[:2], *first[1:4], *alike[2:], *more[:4], *first[4:]]
-        return found
+        return [(index, group) for index, group in found if index not in self.dead]
 
     def lines_run(self, index: int, arm: int) -> dict[str, set[int]] | None:
         """The watched lines that one arm's call runs, and making what it is given, by path; None when the case does not
@@ -255,6 +256,8 @@ class Explanation:
         around: Around,
         preparing: AbstractContextManager[Any] | None = None,
     ) -> Outcome | NotCalled:
+        if index in self.dead:
+            return NotCalled("it ended the process before")
         unit = self.unit
         unit.target = _wrapped(self.target, unit.unit["symbols"][arm], around, preparing or nullcontext())
         try:

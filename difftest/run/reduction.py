@@ -87,6 +87,7 @@ def reduce_found(
                     "case": mismatch["case"],
                     "position": position(mismatch),
                     "ids": whole_numbers(mismatch),
+                    "direction": mismatch["direction"],
                 }
                 for mismatch in mismatches
             ]

@@ -20,6 +20,7 @@ from difftest.call.poison import fills
 from difftest.call.values import case_id
 from difftest.compare.outcomes import Difference, compare, undefined_leaves
 from difftest.errors import DifftestError
+from difftest.explain.ladder import direction
 from difftest.record.casefile import read_case, write_case
 from difftest.result import Kind
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
@@ -48,7 +49,7 @@ _MORE_TIME = 3
 
 class ShrinkRun(UnitRun):
     """Reduces one case. The unit's `task`: `kind`, `leaf`, `place`, `seconds`, `folder`, and `choices`, of which the
-    first that can be reduced is: each `index` or `file`, `case`, `position` and `ids`."""
+    first that can be reduced is: each `index` or `file`, `case`, `position`, `ids` and `direction`."""
 
     def _run(self) -> None:
         self.task = self.unit["task"]
@@ -113,8 +114,8 @@ class ShrinkRun(UnitRun):
         self.arm: int | None = None
         self.seen: dict[str, Any] | None = None
         self.unjudged = ""
-        self.briefly = self.task["kind"] not in DEADLY
         self.carefully = False
+        self.direction: str | None = None
         self.reaches: list[list[str]] | None = None  # what each arm did on the original
         pool = self.original.build()
         if case_id(self.target.name, pool) != choice["case"]:
@@ -125,15 +126,30 @@ class ShrinkRun(UnitRun):
             return {"reason": str(error), "no_file": not choice["file"]}
         self.before = pool_bytes(pool)
         self.best = pool
-        # A brief look at each arm decides on the way, which is several times as fast; in full it is judged at the end.
-        if not (self.briefly and self.accepts(pool, always=True)):
-            self.briefly = False
-            if not self.accepts(pool, always=True):
-                return {"reason": f"{ALONE}{self.unjudged}"}
+        if not self.starts(pool):
+            return {"reason": f"{ALONE}{self.unjudged}"}
+        briefly = self.briefly
         found = self.lasting(self.reduced(pool))
         if self.seen is None:
             return {"reason": f"{ALONE}{self.unjudged}"}
+        if self.direction is not None and not self.is_small(found) and self.decided(self.has_time):
+            seen, self.direction, self.briefly = self.seen, None, briefly
+            smaller = self.lasting(self.reduced(found))
+            if self.seen is not None and self.is_small(smaller):
+                return self.record(smaller)
+            self.seen = seen
         return self.record(found)
+
+    def starts(self, pool: Pool) -> bool:
+        """Whether the original differs: in the direction in which it did, if it does so alone, or in any."""
+        # A brief look at each arm decides on the way, which is several times as fast; in full it is judged at the end.
+        for way in (self.choice["direction"], None):
+            self.direction = way
+            for briefly in (True, False) if self.task["kind"] not in DEADLY else (False,):
+                self.briefly = briefly
+                if self.accepts(pool, always=True):
+                    return True
+        return False
 
     def lasting(self, chain: list[Pool]) -> Pool:
         """The last of the steps, or of what an earlier one becomes instead, that differs in a new process as well. What
@@ -238,8 +254,11 @@ class ShrinkRun(UnitRun):
         """Whether no further candidate is to be tried. What is large still has more time, and while other processes
         run instead of this one no time passes, up to a limit."""
         own, more = self.late(), (_MORE_TIME - 1) * self.task["seconds"]
-        large = not are_small([self.before, pool_bytes(self.best)], requests(self.best), largest_axis(self.best))
-        return time.monotonic() - self.until > 2 * more or own > more or (own > 0 and not large)
+        small = self.is_small(self.best)
+        return time.monotonic() - self.until > 2 * more or own > more or (own > 0 and small)
+
+    def is_small(self, pool: Pool) -> bool:
+        return are_small([self.before, pool_bytes(pool)], requests(pool), largest_axis(pool))
 
     def has_time(self) -> bool:
         return self.late() < 0
@@ -268,11 +287,14 @@ class ShrinkRun(UnitRun):
         return all(self.in_full(number, case, pool, identity, dead) for _ in range(times))
 
     def is_looked_for(self, found: list[Difference]) -> bool:
-        return any(item.kind == self.task["kind"] and item.place == self.task["place"] for item in found)
+        return any(self.is_it(item.kind, item.place, direction(item)) for item in found)
+
+    def is_it(self, kind: str, place: str, way: str) -> bool:
+        """Whether a difference is the one that is looked for."""
+        return (kind, place) == (self.task["kind"], self.task["place"]) and self.direction in (None, way)
 
     def in_full(self, number: int, case: Case, pool: Pool, identity: str, dead: list[Any] | None) -> bool:
         """Whether a run of the candidate alone finds it."""
-        kind = self.task["kind"]
         self.counts, self.kinds, self.unmeasured = Counter(), Counter(), Counter()
         self.mismatches, self.detailed, self.index = [], 0, number
         self.earlier = None
@@ -283,7 +305,7 @@ class ShrinkRun(UnitRun):
         except Exception as error:  # a case file's own checks may expect what the candidate no longer holds
             self.unjudged = f": {type(error).__name__}: {error}"[:200]
             return False
-        found = next((m for m in self.mismatches if m["kind"] == kind and m["place"] == self.task["place"]), None)
+        found = next((m for m in self.mismatches if self.is_it(m["kind"], m["place"], m["direction"])), None)
         if found is None:
             self.unjudged = self.instead()
             return False

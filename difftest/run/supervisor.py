@@ -587,6 +587,12 @@ class _Loop:
             self.waiting.appendleft(unit)
             return
         if unit.explain is not None:
+            unit.deaths += 1 if kind is Kind.CRASH else MAX_DEATHS + 1  # what hangs takes all the time there is
+            if state != BETWEEN and number == unit.number and unit.deaths <= MAX_DEATHS:
+                unit.dead[case] = [arm, str(kind), text]
+                unit.notes.append(f"looking for the cause leaves a case out: a call {text}")
+                self.waiting.appendleft(unit)
+                return
             unit.notes.append(f"looking for the cause ended early: a call {text}")
             self.close(unit)
             return

@@ -19,7 +19,7 @@ from difftest.compare.excerpts import excerpts
 from difftest.compare.outcomes import Difference, compare, only_poison, uncompared, undefined_leaves, unstable_leaves
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
-from difftest.explain.ladder import change, evidence, likeness
+from difftest.explain.ladder import change, direction, evidence, likeness
 from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note, outside_note
 from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
@@ -645,6 +645,7 @@ class UnitRun:
                     "likeness": str(name),
                     "place": item.place,
                     "change": way[3],
+                    "direction": direction(item),
                     **evidence(item),
                 }
             )

@@ -104,15 +104,41 @@ def test_where_a_version_raises_is_named_with_the_text_of_the_line(tmp_path: Pat
     assert (group.raised, group.raising) == (("head pack/scale.py:3",), ("assert len(values) < 3, 'many'",))
 
 
-@pytest.mark.parametrize("death", ["import os; os._exit(3)", "import time; time.sleep(60)"])
-def test_a_call_that_ends_the_process_ends_the_look_for_causes_only(tmp_path: Path, death: str) -> None:
-    head = f"import sys\n{BASE.replace('values * 0.5', 'values * 0.25')}".replace(
-        "def halved(values):\n", f"def halved(values):\n    if sys.gettrace() is not None:\n        {death}\n"
-    )
+UNDER_A_TRACER = "    if sys.gettrace() is not None:\n        "
+
+
+@pytest.mark.parametrize(
+    ("death", "said"),
+    [("import os; os._exit(3)", "leaves a case out"), ("import time; time.sleep(60)", "ended early")],
+)
+def test_a_call_that_ends_the_process_in_the_look_for_causes_ends_no_more(
+    tmp_path: Path, death: str, said: str
+) -> None:
+    head = f"import sys\n{BASE.replace('values * 0.5', 'values * 0.25')}"
+    head = head.replace("def halved(values):\n", f"def halved(values):\n{UNDER_A_TRACER}{death}\n")
     found = run(tmp_path, head, timeout=2.0)
     assert (found.verdict, found.cases.different) == ("different", 3)
     assert len(found.groups) == 1
+    assert any(f"looking for the cause {said}" in note for note in found.notes)
+
+
+def test_the_look_for_causes_ends_where_every_call_ends_the_process(tmp_path: Path) -> None:
+    head = f"import sys\n{BASE.replace('values * 0.5', 'values * 0.25')}"
+    head = head.replace(
+        "def scale(values, scale):\n", f"def scale(values, scale):\n{UNDER_A_TRACER}import os; os._exit(3)\n"
+    )
+    found = run(tmp_path, head)
+    assert (found.verdict, found.cases.different, found.traced) == ("different", 3, {})
     assert any("looking for the cause ended early" in note for note in found.notes)
+
+
+def test_where_one_case_ends_the_process_the_others_are_looked_into(tmp_path: Path) -> None:
+    head = f"import os\n{BASE.replace('values * 0.5', 'values * 0.25')}".replace(
+        "values + 0.0", "values + 0.0 if len(values) < 3 else os.abort()"
+    )
+    first, second = run(tmp_path, head).groups
+    assert (first.kinds, first.cases, first.lines) == (("value",), 3, ("pack/scale.py:4",))
+    assert (first.condition, second.kinds, second.cases) == ('scale "half"', ("crash",), 1)
 
 
 def test_positions_in_a_tuple_tell_groups_apart_and_those_in_a_list_do_not(tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_lines_that_only_a_smaller_group_runs_are_not_the_cause_of_the_largest()
     target = replace(FOUND, groups=(largest, small), changes=changes, fixed_noise={})
     assert "as identical ones do: f (line 5 of vllm/a.py)" in cause_words(target)
     assert "g (line 30" not in cause_words(target)
-    assert ("run changed", "vllm/a.py:5") in group_facts(largest)
+    assert ("run changed", "vllm/a.py:5", "") in group_facts(largest)
     own = replace(target, groups=(replace(largest, lines=("vllm/a.py:30",)), small))
     assert "looked at only differing ones run the changed lines in g (line 30 of vllm/a.py)." in cause_words(own)
 
@@ -349,9 +349,12 @@ def test_where_a_version_raises_the_line_is_the_cause() -> None:
     target = replace(FOUND, groups=(group,), changes=(kernel, check), fixed_noise={}, distribution={})
     assert "The changed line that raises is in check (line 81 of vllm/a.py)." in cause_words(target)
     assert telling_changes(target, 10)[0].symbol == "vllm.a:check"
-    assert ("head raises", "at head's vllm/a.py:81") in group_facts(group)
+    assert ("head raises", "at head's vllm/a.py:81", "") in group_facts(group)
     told = group_facts(replace(group, raising=("assert logits.dtype == torch.float32",)))
-    assert ("head raises", "at head's vllm/a.py:81: assert logits.dtype == torch.float32") in told
+    assert ("head raises", "at head's vllm/a.py:81", "assert logits.dtype == torch.float32") in told
+    assert [fact.whole for fact in told if fact.line] == [
+        "at head's vllm/a.py:81: assert logits.dtype == torch.float32"
+    ]
     unchanged = replace(target, groups=(replace(group, raised=("head vllm/b.py:81",)),))
     assert "that raises" not in cause_words(unchanged)
 

@@ -167,6 +167,42 @@ def test_what_ends_the_process_is_reduced_as_well(found: tuple[RunResult, Path],
     assert read_case(folder / "case.safetensors").id == record.case
 
 
+MASKS = """
+import torch
+from difftest.target import Case, Target
+
+
+def cases():
+    for rows in (8, 30):
+        values = torch.linspace(-7, 7, rows * 40).reshape(rows, 40)
+        yield Case(f"{rows} rows", lambda values=values: {"values": values, "p": 0.7})
+
+
+TARGETS = (Target("user.masked", ("pack.masks:masked",), cases, rows=("return",)),)
+"""
+
+
+@pytest.mark.parametrize(("base", "head"), [("==", "!="), ("!=", "==")])
+def test_what_becomes_what_stays_as_it_was(tmp_path: Path, base: str, head: str) -> None:
+    """Which version masks what the other one keeps is what a reader takes the cause from."""
+    (tmp_path / "cases.py").write_text(MASKS)
+    for name, compared in (("base", base), ("head", head)):
+        (tmp_path / name / "pack").mkdir(parents=True)
+        (tmp_path / name / "pack" / "__init__.py").write_text("")
+        masked = f"values.masked_fill(torch.tensor(p {compared} 0.7), -float('inf'))"
+        text = f"import torch\n\n\ndef masked(values, p):\n    return {masked}\n"
+        (tmp_path / name / "pack" / "masks.py").write_text(text)
+    arms = {"base": str(tmp_path / "base"), "heads": (str(tmp_path / "head"),)}
+    request = api.RunOptions(
+        **arms, targets=("user.masked",), cases_from=(tmp_path / "cases.py",), out=tmp_path / "out", explain=False
+    )
+    (target,) = api.run(request).targets
+    (record,) = target.reduced
+    first = next(m for m in target.mismatches if m.case == record.original)
+    assert record.requests[1] == 1
+    assert (record.base == "-inf", record.head == "-inf") == (first.base == "-inf", first.head == "-inf")
+
+
 def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult, Path], tmp_path: Path) -> None:
     folder = found[1].parent
     (tmp_path / "pack").mkdir()
