@@ -464,6 +464,11 @@ def outside_note(does: Collection[str], case: str, both: bool = False) -> str:
     )
 
 
+def outside_detail(arm: str, other: str, does: Collection[str]) -> str:
+    """That in a case that differs one version's kernels alone read or write outside of their tensors."""
+    return f"in this case {arm} {' and '.join(sorted(does))} outside of its kernels' tensors, {other} does not"
+
+
 def accelerator_note(arm: str, what: str) -> str:
     """That one version alone needs an accelerator for what it asks for."""
     return f"{arm} alone asks for {what}{NEEDS_ACCELERATOR}; here it got plain memory, so the rest was compared"

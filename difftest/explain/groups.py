@@ -146,24 +146,42 @@ class _Property:
         return f"{self.axis} other than {values}" if self.but else f"{self.axis} {values}"
 
 
-def in_common(differing: Sequence[Axes], identical: Sequence[Axes], unclear: Sequence[Axes] = ()) -> Common:
+def in_common(
+    differing: Sequence[Axes], identical: Sequence[Axes], unclear: Sequence[Axes] = (), inside: int = 0
+) -> Common:
     """What tells the differing cases from the identical ones, in words; the best first.
 
     One property, or two together, that all differing cases and no identical one have; else what all differing cases and
     few identical ones have, or what most differing cases and no identical one have. Of one case it says what no
     identical one has, which is no condition: the case itself is named beside it. Nor is it one if a case has it of
     which nothing is known (`unclear`).
+
+    Args:
+        inside: how many of the differing cases, the first ones, are inside the contract; where these by themselves are
+            told apart better, that is said.
     """
+    found, held = _in_common(differing, identical, unclear)
+    if held and 0 < inside < len(differing):
+        own, own_held = _in_common(differing[:inside], identical, unclear, " inside the contract")
+        if own.rules and own_held < held:
+            return Common("", own.rules)
+    return found
+
+
+def _in_common(
+    differing: Sequence[Axes], identical: Sequence[Axes], unclear: Sequence[Axes], which: str = ""
+) -> tuple[Common, int]:
+    """What they have in common, and how many identical cases have it, too; more than there are if nothing is."""
     every_one, all_identical = len(differing), len(identical)
     differing, identical = [case for case in differing if case], [case for case in identical if case]
     if not differing or not identical:
-        return Common()  # nothing to tell, or nothing to tell them from
+        return Common(), 0  # nothing to tell, or nothing to tell them from
     single = list(_properties(differing, identical))
     every = [p for p in single if all(p.holds(case) for case in differing)]
     scored = sorted(every, key=lambda p: (_held((p,), identical), p.but, len(p.values)))
     many = len(differing)
     who = "the case" if many == 1 else f"{'both' if many == 2 else f'all {many}'} cases"
-    who += " whose axes are known" * (many < every_one)
+    who += which + " whose axes are known" * (many < every_one)
     have = "has" if many == 1 else "have"
     others = f"{len(identical)} identical case{'' if len(identical) == 1 else 's'}"
     others += " whose axes are known" * (len(identical) < all_identical)
@@ -173,23 +191,24 @@ def in_common(differing: Sequence[Axes], identical: Sequence[Axes], unclear: Seq
             words = _words(parts)
             rule = f"{who}, but {none} {others}, {have} {words}"
             known = many == every_one > 1 and not _held(parts, unclear)
-            return Common(words if known else "", (rule,))
-    told = []
+            return Common(words if known else "", (rule,)), 0
     if scored and many > 1:
         pairs = sorted(_combinations(scored[:_LIKELY], 2), key=lambda parts: (_held(parts, identical), len(parts)))
-        single_held, best = _held(scored[:1], identical), pairs[0]
-        if 2 * _held(best, identical) > single_held:
+        best = pairs[0]
+        if 2 * _held(best, identical) > _held(scored[:1], identical):
             best = (scored[0],)
-        if _held(best, identical) <= _ALIKE * len(identical):
-            told.append(f"{who}, and {_held(best, identical)} of the {others}, have {_words(best)}")
+        held = _held(best, identical)
+        if held <= _ALIKE * len(identical):
+            return Common("", (f"{who}, and {held} of the {others}, have {_words(best)}",)), held
     sure = [p for p in single if p not in every and not p.but and not _held((p,), identical)]
     sure = [p for p in sure if _held((p,), differing) >= max(2, many / 2)]
-    if sure and not told:
+    told = []
+    if sure:
         best_one = max(sure, key=lambda p: _held((p,), differing))
-        some = f"{_held((best_one,), differing)} of {many} cases"
+        some = f"{_held((best_one,), differing)} of {many} cases{which}"
         none = "not the" if len(identical) == 1 else "none of the"
         told.append(f"{some}, but {none} {others}, have {best_one.words()}")
-    return Common("", tuple(told))
+    return Common("", tuple(told)), len(identical) + 1
 
 
 def _words(parts: Sequence[_Property]) -> str:

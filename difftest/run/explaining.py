@@ -85,7 +85,10 @@ class Explanation:
     def rules(self) -> None:
         alike = [self.cases[index].axes for index in self.asked["alike"]]
         unclear = [self.cases[index].axes for index in self.asked["unclear"]]
-        found = [in_common([self.cases[i].axes for i in group], alike, unclear) for group in self.asked["groups"]]
+        found = [
+            in_common([self.cases[i].axes for i in group], alike, unclear, sum(self.cases[i].contract for i in group))
+            for group in self.asked["groups"]
+        ]
         conditions = [[each.condition] if each.condition else [] for each in found]
         self.send({"rules": [each.rules for each in found], "conditions": conditions})
 

@@ -114,7 +114,7 @@ class ShrinkRun(UnitRun):
         self.arm: int | None = None
         self.seen: dict[str, Any] | None = None
         self.unjudged = ""
-        self.carefully = False
+        self.briefly = self.carefully = False
         self.direction: str | None = None
         self.reaches: list[list[str]] | None = None  # what each arm did on the original
         pool = self.original.build()

@@ -20,7 +20,7 @@ from difftest.compare.outcomes import Difference, compare, only_poison, uncompar
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import change, direction, evidence, likeness
-from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note, outside_note
+from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note, outside_detail, outside_note
 from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
@@ -470,6 +470,9 @@ class UnitRun:
             found = [item.noted(note) for item in found]
         if said := self.opinion(case, pool, live):
             found = [i.noted(said) if i.leaf.startswith(("return", "raised")) else i for i in found]
+        for arm in (BASE, HEAD):
+            if does := outside[arm] - outside[1 - arm]:
+                found[0] = found[0].noted(outside_detail(ARM_NAMES[arm], ARM_NAMES[1 - arm], does))
         self.differs(index, case, identity, found)
 
     def wavering(

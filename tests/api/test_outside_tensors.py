@@ -114,6 +114,20 @@ def test_what_base_does_alone_is_not_named(tmp_path: Path, base: str, head: str)
     assert "outside" not in sentence(result)
 
 
+@pytest.mark.parametrize(
+    ("base", "head", "said"),
+    [
+        (READS, "value += 1.0", "in this case base reads outside of its kernels' tensors, head does not"),
+        ("value += 1.0", WRITES, "in this case head writes outside of its kernels' tensors, base does not"),
+        (READS, f"{READS}\n    value += 1.0", ""),
+    ],
+)
+def test_a_difference_says_which_version_alone_reaches_outside(tmp_path: Path, base: str, head: str, said: str) -> None:
+    (target,) = compared(tmp_path, base, head).targets
+    told = [line for mismatch in target.mismatches for line in mismatch.detail if "outside" in line]
+    assert set(told) == ({said} if said else set())
+
+
 def test_what_both_versions_reach_is_said_not_to_be_compared(tmp_path: Path) -> None:
     result = compared(tmp_path, READS, READS + " + 0.0")
     (note,) = notes(result)

@@ -114,6 +114,18 @@ def test_what_is_necessary_and_what_is_sufficient_when_nothing_is_exact() -> Non
     )
 
 
+def test_cases_inside_the_contract_may_have_more_in_common_than_those_outside_share() -> None:
+    differing = [axes(dtype=each, k="5") for each in ("half", "bf16", "double")]
+    identical = [axes(dtype=each, k="5") for each in ("float", "float", "double")]
+    identical += [axes(dtype=each, k="6") for each in ("half", "double", "double")]
+    (rule,) = in_common(differing, identical).rules
+    assert rule == 'all 3 cases, and 1 of the 6 identical cases, have k "5", and dtype other than "float"'
+    condition, (rule,) = in_common(differing, identical, inside=2)
+    assert condition == ""
+    assert rule.startswith("both cases inside the contract, but none of the 6 identical cases, have ")
+    assert in_common(differing, identical, inside=3) == in_common(differing, identical)
+
+
 def test_nothing_is_claimed_without_identical_cases_or_without_axes() -> None:
     assert in_common([axes(k="5")] * 3, []) == ("", ())
     told = in_common([axes(k="5")] * 3, [axes(k="6")], [axes(k="7"), {}])
