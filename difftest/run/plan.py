@@ -300,7 +300,7 @@ class Planner:
                         self._lacking.update({(label, o.name): pattern for o in found for label in lacking})
                     found = found or [self.from_signature(pattern, present)]
             if not found:
-                raise UsageError(f"--target {pattern} matches nothing{_close(pattern, [o.name for o in outlines])}")
+                raise UsageError(f"--target {pattern} matches nothing{_close(pattern, outlines)}")
             chosen.update({o.name: o for o in found})
         return list(chosen.values())
 
@@ -403,10 +403,12 @@ def _unapplied(base: Closure, head: Closure) -> str:
     return ""
 
 
-def _close(name: str, names: Sequence[str]) -> str:
+def _close(name: str, outlines: Sequence[Outline]) -> str:
+    """Targets that may have been meant: the text is in their name or symbols, or is nearly a name."""
     import difflib
 
-    close = difflib.get_close_matches(name, names, 3, 0.4)
+    within = [o.name for o in outlines if any(name in each for each in (o.name, *o.symbols))]
+    close = within[:3] or difflib.get_close_matches(name, [o.name for o in outlines], 3)
     return f"; close: {', '.join(close)}" if close else "; `difftest targets` lists the catalog"
 
 

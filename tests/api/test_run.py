@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -127,6 +128,22 @@ def test_a_full_output_folder_leaves_the_result(
     assert all("cannot be written" in reduced.reason for reduced in target.reduced) and target.reduced
     assert any("not kept as a file" in note for note in target.notes)
     assert any("/fuzz/" in note for note in result.notes) and len(result.notes) == len(set(result.notes))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nope", "--target nope matches nothing; `difftest targets` lists the catalog"),
+        ("v1.parseoutput", "--target v1.parseoutput matches nothing; close: v1.parse_output"),
+        ("parse_output", "--target parse_output matches nothing; close: v1.parse_output"),
+        ("from_logits", "--target from_logits matches nothing; close: v2.sampling_mask"),
+    ],
+)
+def test_a_target_that_is_none_is_answered_with_what_may_be_meant(
+    options: api.RunOptions, target: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        api.run(replace(options, targets=(target,)))
 
 
 def test_an_unknown_case_of_a_named_target_is_refused_though_the_code_is_the_same(options: api.RunOptions) -> None:

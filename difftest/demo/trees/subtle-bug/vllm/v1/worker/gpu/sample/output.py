@@ -19,10 +19,11 @@ MAX_COMPACT_SUPPORT = 2048
 def _compact_sampling_mask_kernel(
     logits_ptr, logits_row_stride, logits_col_stride, cu_num_logits_ptr, num_sampled_tokens_ptr,
     token_ids_ptr, token_ids_row_stride, packed_mask_ptr, packed_mask_row_stride, counts_ptr,
-    vocab_size, max_num_kept, ROWS_PER_REQUEST: tl.constexpr, BLOCK_BYTES: tl.constexpr,
+    vocab_size, max_num_kept, ROWS_PER_REQUEST: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):
     # One program writes one output row: slot `slot` of request `request`. It walks the vocabulary in tiles of
-    # BLOCK_BYTES rows and 8 columns: a row of the tile is a byte of the mask, least significant bit first.
+    # 8 columns: a row of the tile is a byte of the mask, least significant bit first.
+    BLOCK_BYTES: tl.constexpr = BLOCK_SIZE // 8
     row = tl.program_id(0)
     request = row // ROWS_PER_REQUEST
     slot = row % ROWS_PER_REQUEST
@@ -43,10 +44,10 @@ def _compact_sampling_mask_kernel(
             mask_row_ptr = packed_mask_ptr + row * packed_mask_row_stride
             tl.store(mask_row_ptr + byte, as_bits.to(tl.uint8), mask=byte < vocab_size // 8)
             # In the order of the tokens, the n-th open one goes to place n.
-            open_in_order = tl.reshape(is_open, [BLOCK_BYTES * 8])
+            open_in_order = tl.reshape(is_open, [BLOCK_SIZE])
             place = kept + tl.cumsum(open_in_order.to(tl.int32), 0) - 1
             tl.store(
-                token_ids_ptr + row * token_ids_row_stride + place, tl.reshape(token, [BLOCK_BYTES * 8]),
+                token_ids_ptr + row * token_ids_row_stride + place, tl.reshape(token, [BLOCK_SIZE]),
                 mask=open_in_order & (place < max_num_kept),
             )
             kept += tl.sum(open_in_order.to(tl.int32), 0)
@@ -95,7 +96,7 @@ class SamplingMaskTensors(NamedTuple):
             _compact_sampling_mask_kernel[(rows,)](
                 logits, *logits.stride(), cu_num_logits, num_sampled_tokens,
                 token_ids, token_ids.stride(0), packed_mask, packed_mask.stride(0), counts,
-                vocab_size, room, ROWS_PER_REQUEST=rows_per_request, BLOCK_BYTES=1024,
+                vocab_size, room, ROWS_PER_REQUEST=rows_per_request, BLOCK_SIZE=8192,
             )
         return cls(token_ids, packed_mask, counts, vocab_size, rows_per_request)
 
