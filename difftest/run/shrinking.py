@@ -44,7 +44,8 @@ _UNSTEADY = 8
 """How often a case must differ whose head is not deterministic."""
 
 _MORE_TIME = 3
-"""How much of the time that is meant for a case it may take while it is still large."""
+"""How much of the time that is meant for a case all may take while it is still large; the first of several, a part of
+it less."""
 
 
 class ShrinkRun(UnitRun):
@@ -79,11 +80,15 @@ class ShrinkRun(UnitRun):
     def tried(self, originals: list[Case]) -> list[dict[str, Any]]:
         """What came of the cases, up to one that became small."""
         found: list[dict[str, Any]] = []
+        seconds = float(self.task["seconds"])
+        most = (_MORE_TIME - 1) * seconds
         for number in self.in_order(originals):
+            shared = number == 0 and len(originals) > 1 and self.task["kind"] not in DEADLY
+            self.allowed = most - seconds if shared else most
             found.append(self.use(number, originals[number]))
             if _is_small(found[-1]) or (not found[-1]["reason"] and self.task["kind"] in DEADLY):
                 break
-            if not found[-1].get("no_file") and not self.decided(self.has_time):
+            if not found[-1].get("no_file") and not self.decided(lambda: self.late() < most):
                 break
         return found
 
@@ -253,9 +258,8 @@ class ShrinkRun(UnitRun):
     def is_over(self) -> bool:
         """Whether no further candidate is to be tried. What is large still has more time, and while other processes
         run instead of this one no time passes, up to a limit."""
-        own, more = self.late(), (_MORE_TIME - 1) * self.task["seconds"]
-        small = self.is_small(self.best)
-        return time.monotonic() - self.until > 2 * more or own > more or (own > 0 and small)
+        own, small = self.late(), self.is_small(self.best)
+        return time.monotonic() - self.until > 2 * self.allowed or own > self.allowed or (own > 0 and small)
 
     def is_small(self, pool: Pool) -> bool:
         return are_small([self.before, pool_bytes(pool)], requests(pool), largest_axis(pool))

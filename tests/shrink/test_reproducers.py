@@ -338,7 +338,7 @@ def test_a_value_that_is_undefined_when_its_case_is_run_alone_is_reduced_as_that
 
     class Run(ShrinkRun):
         def __init__(self) -> None:
-            self.task = {"kind": kind, "choices": [{}]}
+            self.task = {"kind": kind, "choices": [{}], "seconds": 1.0}
 
         def use(self, number: int, original: Case) -> dict[str, Any]:
             alike = self.task["kind"] == seen
