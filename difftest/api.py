@@ -556,6 +556,7 @@ def _reduce(state: _Run, supervisor: Supervisor) -> None:
         options.out,
         options.shrink,
         options.repo or Path.cwd(),
+        options.repo is not None,
         {
             "device": options.device,
             "host": options.host,

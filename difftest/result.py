@@ -464,6 +464,11 @@ def outside_note(does: Collection[str], case: str, both: bool = False) -> str:
     )
 
 
+def far_note(arm: str, does: Collection[str]) -> str:
+    """That one version's kernels reach where there is taken to be no memory."""
+    return f"{arm} {' and '.join(does)} 1 GiB or more outside of its kernels' tensors, which ends the process (SIGSEGV)"
+
+
 def outside_detail(arm: str, other: str, does: Collection[str]) -> str:
     """That in a case that differs one version's kernels alone read or write outside of their tensors."""
     return f"in this case {arm} {' and '.join(sorted(does))} outside of its kernels' tensors, {other} does not"

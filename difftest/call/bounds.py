@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,14 @@ class Bounds:
         known: the memory of the launch under way; None leaves its accesses as they are.
         ending: whether a kernel that reaches outside ends there, with an error. What it reads there may be how often it
             does something.
+        lost: told what is done far beyond the tensors, before that ends the process.
     """
 
     def __init__(self) -> None:
         self.outside: set[str] = set()
         self.known: _Known | None = None
         self.ending = False
+        self.lost: Callable[[Sequence[str]], None] | None = None
 
     def away(
         self, does: Sequence[str], pointers: NDArray[Any], mask: NDArray[Any] | None, size: int
@@ -66,6 +68,8 @@ class Bounds:
             raise IndexError("a place outside of the kernel's tensors")
         far = known.lack(pointers, size, FAR)
         if (far if mask is None else far & mask).any():
+            if self.lost is not None:
+                self.lost(does)
             os.kill(os.getpid(), signal.SIGSEGV)
         POISON.allocations += READ in does  # what is there is undefined
         return away

@@ -28,8 +28,11 @@ _BYTES = ("bytes", "bytearray", "memoryview")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
 _NO_INPUTS: Mapping[str, Frozen] = {}
+OUTSIDE_THE_VIEW = "outside the view"
+"""How the detail of a difference in memory that an input's view does not show begins."""
 _NAMES, _RAISED = " names", " raised"  # no class has such a name
 _POSITION = re.compile(r"\[\d+\]")
+_RETURNED = re.compile(r"return(?!\w)")
 _RETURNED_PART = re.compile(r"return\[\d+\]")
 _TUPLE_SHOWN = 16
 """A longer tuple is a list of things that are alike."""
@@ -201,8 +204,13 @@ def compare(
         found += [item for item in _rng(base.rng, head.rng, start) if item.leaf not in unsteady]
     found += _process(base.process, head.process)
     named = None not in (base.returned, head.returned) and _is_named(base.returned, head.returned)
-    found += _undefined_apart(base_undefined, head_undefined, found, named)
     both_return = base.raised is None and head.raised is None
+    if not both_return:  # what one arm alone returns is compared with nothing
+        base_undefined, head_undefined = (
+            {leaf: part for leaf, part in each.items() if not _RETURNED.match(leaf)}
+            for each in (base_undefined, head_undefined)
+        )
+    found += _undefined_apart(base_undefined, head_undefined, found, named)
     if both_return and "aliases" not in unsteady and base.aliases != head.aliases:
         found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
     return found
@@ -560,7 +568,8 @@ class _Walker:
             sides = ["all zero" if at[0] not in side else "some bytes" for side in (left, right)]
             if sides[0] == sides[1]:
                 sides[1] = "other bytes"
-            detail = (f"page {at[0]} of its storage; of so large an input only hashes of the pages are kept",)
+            more = f" and {len(at) - 1} more" if len(at) > 1 else ""
+            detail = (f"page {at[0]} of its storage{more}; of so large an input only hashes of the pages are kept",)
             self.add(Kind.MUTATION, path, *sides, count=len(at), detail=detail)
 
     def element(self, kind: Kind, left: Elements, right: Elements, at: NDArray[np.intp], path: str) -> None:
@@ -612,7 +621,7 @@ class _Walker:
         self.add(
             Kind.MUTATION, path, x[first : first + 8].tobytes().hex(), y[first : first + 8].tobytes().hex(),
             count=len(at),
-            detail=(f"outside the view: {said}", f"{len(at)} byte{'' if len(at) == 1 else 's'} there differ"),
+            detail=(f"{OUTSIDE_THE_VIEW}: {said}", f"{len(at)} byte{'' if len(at) == 1 else 's'} there differ"),
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,6 +20,7 @@ _FEW_VALUES = 3
 _TOGETHER = 2
 """Values that a property may be a choice of, and one that is said together with another."""
 _LIKELY = 6
+_WORD = re.compile(r"-?\w+")
 _ALIKE = 0.5
 """A property that more than this share of the identical cases have, too, is not worth saying."""
 
@@ -132,16 +134,20 @@ class Common(NamedTuple):
 
 @dataclass(frozen=True)
 class _Property:
-    """`axis is one of these values`, or with `but` set, `axis is anything else`."""
+    """`axis is one of these values`, or with `but` set, `axis is anything else`; with `word` set, all values that have
+    that word."""
 
     axis: str
     values: tuple[str, ...]
     but: bool = False
+    word: str = ""
 
     def holds(self, case: Axes) -> bool:
         return self.axis in case and (case[self.axis] in self.values) is not self.but
 
     def words(self) -> str:
+        if self.word:
+            return f'{self.axis} with "{self.word}"'
         values = " or ".join(f'"{value}"' for value in self.values)
         return f"{self.axis} other than {values}" if self.but else f"{self.axis} {values}"
 
@@ -218,7 +224,7 @@ def _words(parts: Sequence[_Property]) -> str:
 def _combinations(properties: Sequence[_Property], most: int) -> Iterable[tuple[_Property, ...]]:
     """Single properties, then some together, none of which is a choice of many values."""
     yield from itertools.combinations(properties, 1)
-    plain = [p for p in properties if len(p.values) <= _TOGETHER]
+    plain = [p for p in properties if p.word or len(p.values) <= _TOGETHER]
     for size in range(2, most + 1):
         yield from itertools.combinations(plain, size)
 
@@ -236,6 +242,11 @@ def _properties(differing: Sequence[Axes], identical: Sequence[Axes]) -> Iterabl
             yield _Property(axis, tuple(never), but=True)
         elif 1 < len(here) <= _FEW_VALUES and never:
             yield _Property(axis, tuple(sorted(here)))
+        elif len(here) > _FEW_VALUES:
+            for word in filter(_WORD.fullmatch, dict.fromkeys(here[0].split())):
+                having = tuple(value for value in everywhere if word in value.split())
+                if set(here) <= set(having) != everywhere:
+                    yield _Property(axis, having, word=word)
 
 
 def _held(parts: Sequence[_Property], cases: Sequence[Axes]) -> int:

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difftest.compare.arrays import Elements, ulps
-from difftest.compare.outcomes import Difference
+from difftest.compare.outcomes import OUTSIDE_THE_VIEW, Difference
 from difftest.result import Kind, Likeness
 
 _LEFT_ALONE = (("base", "head leaves it unchanged"), ("head", "base leaves it unchanged"))
 _SORT = re.compile(r"(?:tensor|ndarray) \S+|[A-Za-z_][\w.]*(?= \[| of |$)")
+_OF_A_CASE = re.compile(r"\[[^\]]*\]|\([\d, ]*\)|\d[\d.e+-]*|'[^']*'")
+"""What a message says of one case: numbers, shapes, names."""
 _NUMBER = re.compile(r"[-+.\d]\S*|nan|-?inf")
 ULPS = 16
 """Values at most so many units in the last place apart, in every differing element, are of class `ulp`."""
@@ -56,7 +58,15 @@ def change(item: Difference) -> str:
 
 
 def direction(item: Difference) -> str:
-    """What becomes what at the first element, where the two are not of one sort: `-inf in base, finite in head`."""
+    """What becomes what, as far as the cause shows in it: of exceptions the messages without their numbers, of what is
+    outside of a view who wrote it, of elements what the first is where the two are not of one sort, such as `-inf in
+    base, finite in head`."""
+    if item.kind is Kind.EXCEPTION:
+        return ", ".join(_OF_A_CASE.sub("…", text) for text in (item.base, item.head))
+    if item.kind is Kind.SIGN_OF_ZERO:
+        return f"{item.base} in base"
+    if item.kind is Kind.MUTATION and item.detail and item.detail[0].startswith(OUTSIDE_THE_VIEW):
+        return item.detail[0].rpartition(" by ")[2]
     if (said := change(item)) or item.pair is None or item.at is None or not len(item.at):
         return said
     base, head = (_sort_of(elements, int(item.at[0])) for elements in item.pair)

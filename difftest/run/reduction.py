@@ -46,6 +46,7 @@ class Request:
         out: folder for what is found.
         seconds: for one case.
         repo: git repository of the revisions, None when there is none.
+        repo_named: it was named; the command that shows a case names it, too.
         options: `device`, `host`, `exceptions`, `seed`, `cases_from` of the run, for the reproducer.
         environment: of the run.
     """
@@ -53,6 +54,7 @@ class Request:
     out: Path
     seconds: float
     repo: Path | None
+    repo_named: bool
     options: Mapping[str, Any]
     environment: Mapping[str, Any]
 
@@ -168,7 +170,8 @@ def _with_reduced(item: Found, units: Sequence[Unit], request: Request, lost: li
 
 def _by_id(item: Found, case: str, request: Request) -> str:
     """The command that runs one case of a target."""
-    words = ["difftest", "run", "--base", item.base.spec, "--head", item.head.spec, "--target", item.result.name]
+    words = ["difftest", "run", *(["--repo", str(request.repo)] if request.repo_named else [])]
+    words += ["--base", item.base.spec, "--head", item.head.spec, "--target", item.result.name]
     words += ["--case", case]
     for file in request.options["cases_from"]:
         words += ["--cases-from", file]

@@ -415,6 +415,9 @@ class _Loop:
             self.complete(slot, unit, leaving=True)
         elif "result" in message:
             self.result(slot, message)
+        elif "note" in message:
+            unit = self.units[message["note"]]
+            unit.notes += [message["text"]] if message["text"] not in unit.notes else []
         elif "explained" in message:
             unit = self.units[message["explained"]]
             unit.explained |= message["parts"]
@@ -566,7 +569,9 @@ class _Loop:
         with contextlib.suppress(BlockingIOError, EOFError, ValueError, LookupError, TypeError):
             while True:
                 for message in channel.arrived():
-                    if not message.keys().isdisjoint(("result", "explained", "reduced", "again", "fault", "stop")):
+                    if not message.keys().isdisjoint(
+                        ("result", "note", "explained", "reduced", "again", "fault", "stop")
+                    ):
                         self.from_child(slot, message)
         channel.drain()
         began = self.supervisor.pids.pop(slot, None) is not None

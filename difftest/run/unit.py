@@ -20,7 +20,7 @@ from difftest.compare.outcomes import Difference, compare, only_poison, uncompar
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import change, direction, evidence, likeness
-from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note, outside_detail, outside_note
+from difftest.result import MISMATCHES_SHOWN, Kind, accelerator_note, far_note, outside_detail, outside_note
 from difftest.run.history import History, Kept
 from difftest.run.protocol import ARM_NAMES, BASE, HEAD
 from difftest.run.recording import Recordings, generator_states
@@ -497,6 +497,9 @@ class UnitRun:
         self.arms[arm].loader.missing.clear()
         self.arms[arm].forget()
         HOST_ASKED.clear()
+        BOUNDS.lost = lambda does: child.channel.send(
+            {"note": self.unit["number"], "text": far_note(ARM_NAMES[arm], does)}
+        )
         try:
             return self.caller.call(self.target, self.unit["symbols"][arm], self.arms[arm], case, pool, fill)
         finally:
@@ -558,8 +561,9 @@ class UnitRun:
             self.recordings.of(case)["exact"] += 1
 
     def initial(self, case: Case, pool: Pool, base: Outcome, head: Outcome) -> dict[str, Any]:
-        """Inputs before the call, for those that one arm changed and the other did not."""
-        names = {name for name, _ in base.changed} ^ {name for name, _ in head.changed}
+        """Inputs before the call, for those that are not the same after it."""
+        left, right = dict(base.changed), dict(head.changed)
+        names = {name for name in left.keys() | right.keys() if left.get(name) != right.get(name)}
         if not names:
             return {}
         arm = self.arms[BASE]

@@ -111,6 +111,7 @@ class Reducer:
         for path, value in walk(pool):
             leaves.setdefault(general(path), []).append(value)
         self._common = {path: common(values) for path, values in leaves.items()}
+        self._none = {path for path, values in leaves.items() if any(value is None for value in values)}
 
     def run(self) -> Pool:
         """The smallest pool found; ends when no pass gets further or the time is over."""
@@ -354,6 +355,9 @@ class Reducer:
         for path, value in walk(self.pool):
             parent = _at(self.pool, path[:-1])
             named = isinstance(parent, Made | RecordedObject) or (type(parent) is dict and type(path[-1]) is str)
+            each = isinstance(value, int | float) and "*" in general(path)  # a number of each request, which has one
+            if each and general(path) not in self._none:
+                continue
             if named and not isinstance(value, str | bool | None | RecordedObject):
                 found.append((-_weight(value), path))
         for _, path in sorted(found, key=lambda item: item[0]):

@@ -18,7 +18,7 @@ CASE, ORIGINAL, SCRIPT = "case.safetensors", "original.safetensors", "reproduce.
 
 _TEMPLATE = '''"""{title}
 
-Found by difftest {version}. Needs the package and nothing else: pip install difftest-sampler torch
+Found by difftest {version}. Needs that package (difftest-sampler) and torch, and triton where a kernel is Triton's.
 Exit code: 1 while the versions differ, 0 when they do not, 2 when this cannot be told, 3 when nothing was compared.
 
     python reproduce.py [--repo DIR] [--base TREE] [--head TREE]

@@ -137,10 +137,14 @@ def test_what_both_versions_reach_is_said_not_to_be_compared(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("base", ["pass", READS])
-@pytest.mark.parametrize("access", ["tl.store(out + i + (1 << 40), 7.0)", "tl.load(values + i - (1 << 33))"])
-def test_what_is_far_beyond_the_tensors_ends_the_process(tmp_path: Path, base: str, access: str) -> None:
+@pytest.mark.parametrize(
+    ("access", "does"), [("tl.store(out + i + (1 << 40), 7.0)", "writes"), ("tl.load(values + i - (1 << 33))", "reads")]
+)
+def test_what_is_far_beyond_the_tensors_ends_the_process(tmp_path: Path, base: str, access: str, does: str) -> None:
     (target,) = compared(tmp_path, base, f"{base}\n    {access}").targets
     assert (target.verdict, set(target.kinds), target.cases.identical) == ("different", {"crash"}, 0)
+    said = f"head {does} 1 GiB or more outside of its kernels' tensors, which ends the process (SIGSEGV)"
+    assert [note for note in target.notes if "GiB" in note] == [said]
 
 
 def test_a_write_is_named_though_base_reads_outside(tmp_path: Path) -> None:

@@ -394,6 +394,15 @@ def compared(base: tuple[Any, Any], head: tuple[Any, Any]) -> list[Difference]:
     return compare(outcome(base[0]), outcome(head[0]), undefined(*base), undefined(*head))
 
 
+def test_what_one_arm_alone_returns_is_not_undefined_in_it_alone() -> None:
+    raised = Outcome(None, ("ValueError", "no"), (), (), None, ())
+    one, other = torch.full((3,), 1.0), torch.tensor([1.0, 2.0, 1.0])
+    (found,) = compare(raised, outcome(one), {}, undefined(one, other))
+    assert found.kind == Kind.EXCEPTION
+    (found,) = compare(outcome(one), raised, undefined(one, other), {})
+    assert found.kind == Kind.EXCEPTION
+
+
 def test_bytes_undefined_in_both_arms_are_not_compared() -> None:
     base = (torch.tensor([1, 165, 2]), torch.tensor([1, 90, 2]))
     assert compared(base, base) == []
@@ -595,7 +604,7 @@ def test_a_page_of_a_very_large_input_is_not_shown_as_its_hash(
     )
     (item,) = compare(base, head)
     assert (item.base, item.head) == said
-    assert f"page {pages[1][0][0]} of its storage" in item.detail[0]
+    assert f"page {pages[1][0][0]} of its storage; " in item.detail[0]
 
 
 def test_leaves_of_a_base_that_is_not_deterministic_are_named() -> None:

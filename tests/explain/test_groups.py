@@ -87,6 +87,14 @@ def test_several_values_of_one_axis_and_the_value_that_never_differs() -> None:
     assert in_common(differing[:2], [*identical, axes(dtype="float")]).condition == 'dtype "bf16" or "half"'
 
 
+def test_many_values_of_one_axis_with_a_word_that_some_identical_cases_lack() -> None:
+    differing = [axes(ids=f"-1 {where}") for where in ("first", "last", "in the middle", "everywhere")]
+    identical = [axes(ids="plain"), axes(ids="none")]
+    assert in_common(differing, identical).condition == 'ids with "-1"'
+    rule = 'all 4 cases, and 1 of the 3 identical cases, have ids with "-1"'
+    assert in_common(differing, [*identical, axes(ids="-1 nowhere")]).rules == (rule,)
+
+
 def test_two_axes_together() -> None:
     differing = [axes(temperature="0", seeds="all", batch=b) for b in "12"]
     identical = [

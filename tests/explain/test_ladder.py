@@ -12,7 +12,7 @@ import torch
 from difftest.call.freeze import Freezer
 from difftest.call.outcome import Outcome
 from difftest.compare.outcomes import Difference, compare
-from difftest.explain.ladder import ULPS, change, evidence, likeness
+from difftest.explain.ladder import ULPS, change, direction, evidence, likeness
 from difftest.result import Kind, Likeness
 
 
@@ -53,6 +53,38 @@ def after(value: float, steps: int) -> float:
 )  # fmt: skip
 def test_the_class_of_a_difference(base: Any, head: Any, expected: Likeness) -> None:
     assert likeness(difference(base, head)) == expected
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "expected"),
+    [
+        (torch.tensor([1.0, -INF]), torch.tensor([1.0, 2.5]), "-inf in base, finite in head"),
+        (torch.tensor([2.5]).half(), torch.tensor([NAN]).half(), "finite in base, nan in head"),
+        (torch.tensor([NAN]).bfloat16(), torch.tensor([2.5]).bfloat16(), "nan in base, finite in head"),
+        (np.array([INF]), np.array([-INF]), "inf in base, -inf in head"),
+        (torch.tensor([2.5]), torch.tensor([-3.0]), ""),
+        (torch.tensor([-0.0]), torch.tensor([0.0]), "-0 in base"),
+        (torch.tensor([7, -1]), torch.tensor([7, 3]), "-1 in base, a number in head"),
+        (torch.tensor([7, 4]), torch.tensor([7, 3]), ""),
+        (torch.tensor([True]), torch.tensor([False]), "1 in base, 0 in head"),
+        (torch.tensor([1]), torch.tensor([1], dtype=torch.int32), "int64 in base, int32 in head"),
+        ([1, 2], (1, 2), "list in base, tuple in head"),
+    ],
+)  # fmt: skip
+def test_what_becomes_what(base: Any, head: Any, expected: str) -> None:
+    assert direction(difference(base, head)) == expected
+
+
+def test_messages_are_alike_whatever_numbers_they_name() -> None:
+    first, second, other = (
+        Difference(Kind.EXCEPTION, "raised", "returns", f"raises IndexError: {text}")
+        for text in ("index 3 is beyond [2, 4]", "index 17 is beyond [5]", "too many indices: 4")
+    )
+    assert direction(first) == direction(second) != direction(other)
+    assert direction(first) == "returns, raises IndexError: index … is beyond …"
 
 
 def test_requests_that_exchange_their_tokens_are_not_the_same_set() -> None:

@@ -90,6 +90,14 @@ def test_what_the_mismatch_needs_stays() -> None:
     assert largest_axis(found) == 4
 
 
+def test_a_number_that_each_request_has_stays_one() -> None:
+    """No request comes without it, so a case without it is outside of the contract."""
+    requests = [{"min_p": 0.5, "seed": None, "tokens": [1, 2]}, {"min_p": 0.25, "seed": 7, "tokens": [3]}]
+    found, _ = reduced({"requests": requests, "top_p": 0.5}, lambda p: len(p["requests"]) == 2, contract=False)
+    assert found["top_p"] is None
+    assert all(type(each["min_p"]) is float and each["seed"] is None for each in found["requests"])
+
+
 def test_a_layout_that_matters_is_kept_while_the_rest_becomes_small() -> None:
     def wrong(pool: Pool) -> bool:
         return not pool["logits"].is_contiguous() and pool["logits"].dtype == torch.bfloat16
