@@ -101,7 +101,8 @@ def _where_drawn(target: TargetResult) -> list[_Named]:
         ]
         if lines:
             found.append((change, lines))
-    return found
+    modules = {str(symbol).partition(":")[0] for symbol in target.symbol.values()}
+    return sorted(found, key=lambda each: each[0].symbol.partition(":")[0] not in modules)  # the target's own first
 
 
 def _draws_apart(target: TargetResult) -> tuple[list[str], list[str]]:

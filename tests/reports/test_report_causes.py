@@ -287,6 +287,9 @@ def test_where_only_the_draws_differ_the_lines_that_draw_are_the_cause() -> None
     target = replace(FOUND, groups=(largest, small), changes=(cache, defined, draw), fixed_noise=draws)
     assert "Base draws with old_rand, head with new_uniform: noised (line 9 of vllm/a.py)." in cause_words(target)
     assert [change.symbol for change in telling_changes(target, 4)] == ["vllm.a:noised", "vllm.a:keep"]
+    elsewhere = replace(draw, symbol="vllm.b:helper")
+    own = replace(target, changes=(elsewhere, draw), symbol={"base": "vllm.a:f", "head": "vllm.a:f"})
+    assert "head with new_uniform: noised (line 9 of vllm/a.py); helper (line 9" in cause_words(own)
     more = replace(target, fixed_noise={"base_draws": {"rand": 2}, "head_draws": draws["head_draws"]})
     assert "Head draws with new_uniform, which base does not: noised (line 9 of" in cause_words(more)
     torch = {
