@@ -440,26 +440,28 @@ class RunResult:
 
 
 _OUTSIDE = " outside of its kernels' tensors where base does not"
+_OUTSIDE_UNKNOWN = " outside of its kernels' tensors (those of base make pointers of numbers and were not looked at)"
 _OUTSIDE_BOTH = " outside of their kernels' tensors"
 
 
 def is_outside_note(note: str) -> bool:
     """Whether a target's note is on what kernels reach beyond their tensors."""
-    return _OUTSIDE in note or _OUTSIDE_BOTH in note
+    return any(said in note for said in (_OUTSIDE, _OUTSIDE_UNKNOWN, _OUTSIDE_BOTH))
 
 
-def outside_note(does: Collection[str], case: str, both: bool = False) -> str:
+def outside_note(does: Collection[str], case: str, both: bool = False, base_followed: bool = True) -> str:
     """That head's kernels read or write outside of their tensors where base's do not, or both versions' do.
 
     Args:
         does: `reads`, `writes` or both.
+        base_followed: it is known what base's kernels reach.
     """
     if both:
         what = " and ".join(word.removesuffix("s") for word in sorted(does))
         return f"both versions {what}{_OUTSIDE_BOTH}, as in case {case}; what is there was not compared"
     found = "finds" if "reads" in does else "changes"
     return (
-        f"head {' and '.join(sorted(does))}{_OUTSIDE}, as in case {case}; "
+        f"head {' and '.join(sorted(does))}{_OUTSIDE if base_followed else _OUTSIDE_UNKNOWN}, as in case {case}; "
         f"what it {found} there is another thing in each process"
     )
 

@@ -32,6 +32,7 @@ class Bounds:
 
     Attributes:
         outside: what was done beyond the tensors since this was last emptied.
+        followed: whether since then every launch was looked at to its end.
         known: the memory of the launch under way; None leaves its accesses as they are.
         ending: whether a kernel that reaches outside ends there, with an error. What it reads there may be how often it
             does something.
@@ -40,6 +41,7 @@ class Bounds:
 
     def __init__(self) -> None:
         self.outside: set[str] = set()
+        self.followed = True
         self.known: _Known | None = None
         self.ending = False
         self.lost: Callable[[Sequence[str]], None] | None = None
@@ -89,6 +91,7 @@ def keep_to_tensors(interpreter: Any) -> None:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = BOUNDS.known
         BOUNDS.known = None if POISON.fill is None else _known((*args, *kwargs.values()))
+        BOUNDS.followed &= BOUNDS.known is not None
         try:
             return launch(self, *args, **kwargs)
         finally:
@@ -122,7 +125,7 @@ def keep_to_tensors(interpreter: Any) -> None:
     def cast(self: Any, source: Any, target: Any) -> Any:
         to = target.scalar
         if to.is_ptr() and not (source.dtype.is_ptr() and not to.element_ty.is_ptr()):
-            BOUNDS.known = None  # a pointer made of a number, or one to such numbers
+            BOUNDS.known, BOUNDS.followed = None, False  # a pointer made of a number, or one to such numbers
         return bitcast(self, source, target)
 
     executor.__call__ = call

@@ -121,7 +121,7 @@ class Caller:
         outcome, SystemExit included.
         """
         self.live = None
-        BOUNDS.outside = set()
+        BOUNDS.outside, BOUNDS.followed = set(), True
         self.states.adopt(None if case.recorded is None else case.recorded.rng)
         try:
             if pool is not self._pool:

@@ -99,7 +99,7 @@ class Chance:
 
     def run(self) -> None:
         """Send `fixed_noise`, `distribution` and the class of each group, None where nothing is to be said."""
-        groups: list[str | None] = [None] * len(self.asked["groups"])
+        groups: list[str | None] = [None] * len(self.explanation.groups)
         tried: dict[int, list[_Tried]] = {}
         noisy = self._noisy_groups()
         # A few cases of the largest group, which the headline is about, then one of each other group, then the rest.
@@ -168,7 +168,7 @@ class Chance:
 
     def _look_at_draws(self) -> None:
         """What each arm draws in a case, when generators' states are all that differs."""
-        for group in self.asked["groups"]:
+        for group in self.explanation.groups:
             for index in group[:CASES]:
                 if self.explanation.clock() > self.explanation.ends - self.kept:
                     return
@@ -183,7 +183,7 @@ class Chance:
 
     def _try_case(self, number: int, turn: int, earlier: _Tried | None) -> _Tried | None:
         """What comes of one case of a group, when it has one for this turn and there is time."""
-        group = self.asked["groups"][number]
+        group = self.explanation.groups[number]
         if turn >= len(group) or self.explanation.clock() > self.explanation.ends - self.kept:
             return None
         places = {leaf for kind, leaf in self.asked["places"][number] if kind != Kind.RNG}

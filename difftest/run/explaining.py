@@ -43,6 +43,8 @@ Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 class Explanation:
     """Looks into one target, base against one head, and sends what it finds as it finds it.
 
+    What ended the process in an earlier look is left out (the unit's `dead`).
+
     The unit's `explain`: `groups` (case indices of each group, those inside the contract first), `places` (of each
     group kinds and leaves), `alike` and `unclear` (indices of identical and of unmeasured cases), `lines` (per arm and
     path the lines to watch), `added` (per path the lines only head has), `looks` (which of :data:`protocol.LOOKS` to
@@ -58,6 +60,7 @@ class Explanation:
         self.target = unit.target
         self.cases = unit.cases()
         self.dead = {int(index) for index in unit.unit["dead"]}
+        self.groups = [[i for i in group if i not in self.dead] for group in self.asked.get("groups", ())]
         unit.caller.recorder = nullcontext()
         self.ends = self.clock() + self.asked["seconds"]
         self.recorders: dict[int, LineRecorder] = {}
@@ -105,7 +108,7 @@ class Explanation:
         self.watch()
         ends = min(self.ends, self.clock() + _TRACE_SHARE * self.asked["seconds"])
         ran: dict[str, dict[str, dict[int, set[str]]]] = {name: {} for name in ARM_NAMES}
-        groups: list[list[set[str]]] = [[] for _ in self.asked["groups"]]
+        groups: list[list[set[str]]] = [[] for _ in self.groups]
         raised: list[dict[str, str]] = [{} for _ in groups]
         apart: set[str] = set()
         traced = {"differing": 0, "identical": 0}
@@ -164,14 +167,14 @@ class Explanation:
 
     def _to_trace(self) -> list[tuple[int, int | None]]:
         """Case indices with their group (None: identical), so ordered that a cut leaves some of each."""
-        first = [(group[0], number) for number, group in enumerate(self.asked["groups"]) if group]
-        more = [(i, n) for n, group in enumerate(self.asked["groups"]) for i in group[1:_CASES_TRACED]]
+        first = [(group[0], number) for number, group in enumerate(self.groups) if group]
+        more = [(i, n) for n, group in enumerate(self.groups) for i in group[1:_CASES_TRACED]]
         like = self.cases[first[0][0]].axes if first else {}
-        near = sorted(self.asked["alike"], key=lambda i: -sum(self.cases[i].axes.get(a) == v for a, v in like.items()))
+        identical = [i for i in self.asked["alike"] if i not in self.dead]
+        near = sorted(identical, key=lambda i: -sum(self.cases[i].axes.get(a) == v for a, v in like.items()))
         far = near[_ALIKE_NEAR:][:: max(1, (len(near) - _ALIKE_NEAR) // _ALIKE_FAR)]
         alike: list[tuple[int, int | None]] = [(i, None) for i in (*near[:_ALIKE_NEAR], *far[:_ALIKE_FAR])]
-        found: list[tuple[int, int | None]] = [*first[:1], *alike[:2], *first[1:4], *alike[2:], *more[:4], *first[4:]]
-        return [(index, group) for index, group in found if index not in self.dead]
+        return [*first[:1], *alike[:2], *first[1:4], *alike[2:], *more[:4], *first[4:]]
 
     def lines_run(self, index: int, arm: int) -> dict[str, set[int]] | None:
         """The watched lines that one arm's call runs, and making what it is given, by path; None when the case does not

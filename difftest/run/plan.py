@@ -407,7 +407,9 @@ def _close(name: str, outlines: Sequence[Outline]) -> str:
     """Targets that may have been meant: the text is in their name or symbols, or is nearly a name."""
     import difflib
 
-    within = [o.name for o in outlines if any(name in each for each in (o.name, *o.symbols))]
+    names = [o.name for o in outlines if name in o.name]
+    symbols = [o.name for o in outlines if any(name in symbol.partition(":")[2] for symbol in o.symbols)]
+    within = list(dict.fromkeys([*names, *symbols])) if len(name) > 2 else []
     close = within[:3] or difflib.get_close_matches(name, [o.name for o in outlines], 3)
     return f"; close: {', '.join(close)}" if close else "; `difftest targets` lists the catalog"
 

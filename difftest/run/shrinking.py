@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,13 @@ _UNSTEADY = 8
 """How often a case must differ whose head is not deterministic."""
 
 _MORE_TIME = 3
-"""How much of the time that is meant for a case all may take while it is still large; the first of several, a part of
-it less."""
+"""How much of the time that is meant for a case it may take while it is still large."""
+
+_DIRECTED = 0.3
+"""How much of the time that is meant for a case it may take to keep what becomes what, where that was lost."""
+
+_OTHERS = 2
+"""Other cases of the group that are tried in this time, too; further ones in the time that is meant for one."""
 
 
 class ShrinkRun(UnitRun):
@@ -80,15 +86,14 @@ class ShrinkRun(UnitRun):
     def tried(self, originals: list[Case]) -> list[dict[str, Any]]:
         """What came of the cases, up to one that became small."""
         found: list[dict[str, Any]] = []
-        seconds = float(self.task["seconds"])
-        most = (_MORE_TIME - 1) * seconds
+        most = (_MORE_TIME - 1) * float(self.task["seconds"])
         for number in self.in_order(originals):
-            shared = number == 0 and len(originals) > 1 and self.task["kind"] not in DEADLY
-            self.allowed = most - seconds if shared else most
+            self.allowed = most
             found.append(self.use(number, originals[number]))
             if _is_small(found[-1]) or (not found[-1]["reason"] and self.task["kind"] in DEADLY):
                 break
-            if not found[-1].get("no_file") and not self.decided(lambda: self.late() < most):
+            allowed = most if len(found) <= _OTHERS else 0.0
+            if not found[-1].get("no_file") and not self.decided(partial(self.has_time, allowed)):
                 break
         return found
 
@@ -133,28 +138,35 @@ class ShrinkRun(UnitRun):
         self.best = pool
         if not self.starts(pool):
             return {"reason": f"{ALONE}{self.unjudged}"}
-        briefly = self.briefly
         found = self.lasting(self.reduced(pool))
         if self.seen is None:
             return {"reason": f"{ALONE}{self.unjudged}"}
-        if self.direction is not None and not self.is_small(found) and self.decided(self.has_time):
-            seen, self.direction, self.briefly = self.seen, None, briefly
-            smaller = self.lasting(self.reduced(found))
-            if self.seen is not None and self.is_small(smaller):
-                return self.record(smaller)
-            self.seen = seen
-        return self.record(found)
+        return self.record(self.directed(pool, found))
 
     def starts(self, pool: Pool) -> bool:
-        """Whether the original differs: in the direction in which it did, if it does so alone, or in any."""
+        """Whether the original differs when it is run alone."""
         # A brief look at each arm decides on the way, which is several times as fast; in full it is judged at the end.
-        for way in (self.choice["direction"], None):
-            self.direction = way
-            for briefly in (True, False) if self.task["kind"] not in DEADLY else (False,):
-                self.briefly = briefly
-                if self.accepts(pool, always=True):
-                    return True
+        for briefly in (True, False) if self.task["kind"] not in DEADLY else (False,):
+            self.briefly = briefly
+            if self.accepts(pool, always=True):
+                return True
         return False
+
+    def directed(self, pool: Pool, found: Pool) -> Pool:
+        """What the original was made to, or where that shows another thing become another one, what shows it as the
+        original does: if it is small as well, or the smaller of the two."""
+        free, way = self.seen, self.choice["direction"]
+        assert free is not None
+        if self.task["kind"] in DEADLY or free["direction"] == way or not self.decided(self.has_time):
+            return found
+        self.direction, self.allowed = way, min(0.0, self.late() + self.task["seconds"] * _DIRECTED)
+        if self.starts(pool):
+            made = self.lasting(self.reduced(pool))
+            small, as_small = self.is_small(made), pool_bytes(made) <= pool_bytes(found)
+            if self.seen is not None and (small or (as_small and not self.is_small(found))):
+                return made
+        self.seen = free
+        return found
 
     def lasting(self, chain: list[Pool]) -> Pool:
         """The last of the steps, or of what an earlier one becomes instead, that differs in a new process as well. What
@@ -259,13 +271,14 @@ class ShrinkRun(UnitRun):
         """Whether no further candidate is to be tried. What is large still has more time, and while other processes
         run instead of this one no time passes, up to a limit."""
         own, small = self.late(), self.is_small(self.best)
-        return time.monotonic() - self.until > 2 * self.allowed or own > self.allowed or (own > 0 and small)
+        waiting = 2 * (_MORE_TIME - 1) * self.task["seconds"]
+        return time.monotonic() - self.until > waiting or own > self.allowed or (own > 0 and small)
 
     def is_small(self, pool: Pool) -> bool:
         return are_small([self.before, pool_bytes(pool)], requests(pool), largest_axis(pool))
 
-    def has_time(self) -> bool:
-        return self.late() < 0
+    def has_time(self, allowed: float = 0.0) -> bool:
+        return self.late() < allowed
 
     def late(self) -> float:
         """Seconds of its own by which it is over its time."""

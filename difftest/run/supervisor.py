@@ -25,7 +25,7 @@ from difftest.errors import DifftestError
 from difftest.processes import python_command
 from difftest.result import Kind
 from difftest.run import forkserver
-from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, FIRST_CALL, Board, Channel
+from difftest.run.protocol import AFTER, ARM_NAMES, BETWEEN, CALLING, CHANNEL_LOST, FIRST_CALL, LINES, Board, Channel
 
 if TYPE_CHECKING:
     from difftest.run.plan import ArmSource
@@ -593,9 +593,13 @@ class _Loop:
             return
         if unit.explain is not None:
             unit.deaths += 1 if kind is Kind.CRASH else MAX_DEATHS + 1  # what hangs takes all the time there is
-            if state != BETWEEN and number == unit.number and unit.deaths <= MAX_DEATHS:
+            in_case = state != BETWEEN and number == unit.number and case in _looked_at(unit.explain)
+            if in_case and unit.deaths <= MAX_DEATHS:
                 unit.dead[case] = [arm, str(kind), text]
-                unit.notes.append(f"looking for the cause leaves a case out: a call {text}")
+                unit.notes.append(f"looking for the cause leaves out where a call {text}")
+                unit.explain["seconds"] /= 2
+                if "traced" in unit.explained:  # what is found without the case is less
+                    unit.explain["looks"] = [look for look in unit.explain["looks"] if look != LINES]
                 self.waiting.appendleft(unit)
                 return
             unit.notes.append(f"looking for the cause ended early: a call {text}")
@@ -633,6 +637,11 @@ class _Loop:
             if not any("stopped after" in note for note in unit.notes):
                 unit.notes.append("stopped after several calls that crashed or hung; further cases were not run")
         self.waiting.appendleft(unit)
+
+
+def _looked_at(explain: Mapping[str, Any]) -> set[int]:
+    """The cases of a target that differs that are called to find the cause."""
+    return {index for group in (*explain.get("groups", ()), explain.get("alike", ())) for index in group}
 
 
 def answer(arms: Mapping[str, ArmSource], question: Mapping[str, Any]) -> Any:

@@ -338,9 +338,10 @@ class UnitRun:
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
         outside: dict[int, set[str]] = {}
+        followed: dict[int, bool] = {}
         for arm in (first_arm, 1 - first_arm):
             runs[arm].append(self.call(index, arm, case, pool, fill))
-            outside[arm] = BOUNDS.outside
+            outside[arm], followed[arm] = BOUNDS.outside, BOUNDS.followed
             uninitialised[arm] = POISON.allocations > 0
             live[arm] = self.caller.live
             inputs[arm] = self.caller.inputs
@@ -356,7 +357,7 @@ class UnitRun:
         for does, both in ((outside[HEAD] - outside[BASE], False), (outside[HEAD] & outside[BASE], True)):
             if does - self.outside[both]:
                 self.outside[both].update(does)
-                self.notes.append(outside_note(does, identity, both))
+                self.notes.append(outside_note(does, identity, both, followed[BASE]))
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
             self.counts["in_neither"] += base == head and reason.startswith("api-change")
@@ -471,7 +472,8 @@ class UnitRun:
         if said := self.opinion(case, pool, live):
             found = [i.noted(said) if i.leaf.startswith(("return", "raised")) else i for i in found]
         for arm in (BASE, HEAD):
-            if does := outside[arm] - outside[1 - arm]:
+            does = outside[arm] - outside[1 - arm]
+            if does and followed[1 - arm] and base.raised is None and head.raised is None:
                 found[0] = found[0].noted(outside_detail(ARM_NAMES[arm], ARM_NAMES[1 - arm], does))
         self.differs(index, case, identity, found)
 

@@ -56,7 +56,7 @@ USES = "value += tl.load(flags + 3)"
 
 
 def compared(folder: Path, base: str, head: str, text: str = TEXT, **more: Any) -> RunResult:
-    (folder / "cases.py").write_text(CASES)
+    write(folder / "cases.py", CASES)
     for name, extra in (("base", base), ("head", head)):
         write(folder / name / "pack/__init__.py", "")
         write(folder / name / "pack/doubled.py", text.replace("EXTRA", extra))
@@ -134,6 +134,19 @@ def test_what_both_versions_reach_is_said_not_to_be_compared(tmp_path: Path) -> 
     assert note.startswith("both versions read outside of their kernels' tensors, as in case ")
     assert note.endswith("; what is there was not compared")
     assert ", both versions read outside of their kernels' tensors" in sentence(result)
+
+
+MADE_OF_A_NUMBER = f"values = values.to(tl.int64).to(tl.pointer_type(tl.float32))\n    {READS}"
+
+
+def test_what_is_not_looked_at_is_not_said_to_keep_to_its_tensors(tmp_path: Path) -> None:
+    (target,) = compared(tmp_path, READS, f"{MADE_OF_A_NUMBER}\n    value += 1.0").targets
+    assert target.verdict == "different"
+    assert not [line for mismatch in target.mismatches for line in mismatch.detail if "outside" in line]
+    result = compared(tmp_path / "turned", f"{MADE_OF_A_NUMBER}\n    value += 1.0", READS)
+    (note,) = notes(result)
+    assert "(those of base make pointers of numbers and were not looked at), as in case" in note
+    assert "make pointers of numbers and were not looked at)" in sentence(result)
 
 
 @pytest.mark.parametrize("base", ["pass", READS])

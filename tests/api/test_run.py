@@ -136,6 +136,8 @@ def test_a_full_output_folder_leaves_the_result(
         ("nope", "--target nope matches nothing; `difftest targets` lists the catalog"),
         ("v1.parseoutput", "--target v1.parseoutput matches nothing; close: v1.parse_output"),
         ("parse_output", "--target parse_output matches nothing; close: v1.parse_output"),
+        ("sample", "--target sample matches nothing; close: v1.rejection_sample, v1.sample"),
+        ("", "--target  matches nothing; `difftest targets` lists the catalog"),
         ("from_logits", "--target from_logits matches nothing; close: v2.sampling_mask"),
     ],
 )

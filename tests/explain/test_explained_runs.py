@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from difftest import api
-from difftest.result import TargetResult
+from difftest.result import RunResult, TargetResult
 
 CASES = """
 import torch
@@ -37,6 +37,11 @@ def scale(values, scale):
 
 
 def run(tmp_path: Path, head: str, base: str = BASE, cases: str = CASES, **options: object) -> TargetResult:
+    (target,) = whole_run(tmp_path, head, base, cases, **options).targets
+    return target
+
+
+def whole_run(tmp_path: Path, head: str, base: str = BASE, cases: str = CASES, **options: object) -> RunResult:
     for name, text in (("base", base), ("head", head)):
         package = tmp_path / name / "pack"
         package.mkdir(parents=True)
@@ -44,7 +49,7 @@ def run(tmp_path: Path, head: str, base: str = BASE, cases: str = CASES, **optio
         (package / "scale.py").write_text(text)
     path = tmp_path / "scale_cases.py"
     path.write_text(cases)
-    (target,) = api.run(
+    return api.run(
         api.RunOptions(
             base=str(tmp_path / "base"),
             heads=(str(tmp_path / "head"),),
@@ -52,8 +57,7 @@ def run(tmp_path: Path, head: str, base: str = BASE, cases: str = CASES, **optio
             cases_from=(path,),
             **options,  # type: ignore[arg-type]
         )
-    ).targets
-    return target
+    )
 
 
 def test_the_differing_cases_their_axes_and_the_lines_that_only_they_ran(tmp_path: Path) -> None:
@@ -109,7 +113,7 @@ UNDER_A_TRACER = "    if sys.gettrace() is not None:\n        "
 
 @pytest.mark.parametrize(
     ("death", "said"),
-    [("import os; os._exit(3)", "leaves a case out"), ("import time; time.sleep(60)", "ended early")],
+    [("import os; os._exit(3)", "leaves out where"), ("import time; time.sleep(60)", "ended early")],
 )
 def test_a_call_that_ends_the_process_in_the_look_for_causes_ends_no_more(
     tmp_path: Path, death: str, said: str
@@ -139,6 +143,79 @@ def test_where_one_case_ends_the_process_the_others_are_looked_into(tmp_path: Pa
     first, second = run(tmp_path, head).groups
     assert (first.kinds, first.cases, first.lines) == (("value",), 3, ("pack/scale.py:4",))
     assert (first.condition, second.kinds, second.cases) == ('scale "half"', ("crash",), 1)
+
+
+DRAWN = """
+import torch
+from difftest.target import Case, Sampling, Target
+
+
+def cases():
+    for rows in range(1, 9):
+        def build(rows=rows):
+            return {"probs": torch.full((rows, 4), 0.25), "kind": rows % 2}
+        yield Case(f"{rows} rows", build, axes={"rows": str(rows)})
+
+
+SAMPLE = Sampling(lambda number: {"probs": torch.full((4096, 4), 0.25), "kind": 1}, lambda ids: ids, 4)
+TARGETS = (Target("user.scale", ("pack.scale:scale",), cases, rows=("return",), sampling=SAMPLE),)
+"""
+DRAWS = """
+import os, sys
+import torch
+
+CALLS = 0
+
+
+def scale(probs, kind):
+    global CALLS
+    if kind == 0:
+        return torch.zeros(len(probs), dtype=torch.int64)
+    MORE
+    return (probs / torch.empty_like(probs).exponential_()).argmax(1)
+"""
+ANOTHER_LAW = """if len(probs) > 100:
+        CALLS += 1
+        if CALLS == 8:
+            os.abort()
+        return (probs / torch.empty_like(probs).exponential_()).argmax(1) * 0
+    torch.empty(1).exponential_()"""
+UNDER_NOISE = """torch.empty(1).exponential_()
+    if any(frame.f_code.co_name == "noisy" for frame in frames()):
+        os.abort()"""
+FRAMES = """
+
+def frames():
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_what_ends_where_it_is_sampled_is_not_said_to_be_the_same(tmp_path: Path, jobs: int) -> None:
+    base, head = DRAWS.replace("    MORE\n", ""), DRAWS.replace("MORE", ANOTHER_LAW)
+    found = run(tmp_path, head, base, DRAWN, jobs=jobs)
+    (group,) = found.groups
+    assert (group.cases, group.likeness) == (4, "different")
+    assert any("looking for the cause ended early" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_what_was_found_before_a_case_ended_the_process_stays(tmp_path: Path, jobs: int) -> None:
+    base, head = DRAWS.replace("    MORE\n", ""), DRAWS.replace("MORE", UNDER_NOISE) + FRAMES
+    found = run(tmp_path, head, base, DRAWN, jobs=jobs)
+    assert found.traced["differing"] == 2 and found.groups[0].lines
+    assert any("looking for the cause leaves out where a call ends" in note for note in found.notes)
+
+
+def test_lines_that_ran_where_the_look_at_identical_cases_ended_are_not_said_to_be_run_by_none(tmp_path: Path) -> None:
+    base = BASE.replace('if scale == "half":', 'if scale == "half" and len(values) == 2:')
+    head = f"import sys\n{base.replace('values * 0.5', 'values / 2')}"
+    head = head.replace("def halved(values):\n", f"def halved(values):\n{UNDER_A_TRACER}import os; os._exit(3)\n")
+    found = whole_run(tmp_path, head, base)
+    assert (found.verdict, found.unexecuted) == ("identical", ())
 
 
 def test_positions_in_a_tuple_tell_groups_apart_and_those_in_a_list_do_not(tmp_path: Path) -> None:

@@ -203,6 +203,29 @@ def test_what_becomes_what_stays_as_it_was(tmp_path: Path, base: str, head: str)
     assert (record.base == "-inf", record.head == "-inf") == (first.base == "-inf", first.head == "-inf")
 
 
+def test_what_is_lost_with_what_becomes_what_is_not_large_again(tmp_path: Path) -> None:
+    """What shows the difference as the original does cannot be made smaller here, and what shows another one can."""
+    (tmp_path / "cases.py").write_text(MASKS)
+    head = """    out = values + 0.0
+    if values.numel() >= 1200:
+        out[0, 0] = -float("inf")
+    elif min(values.shape) >= 12:
+        out[-1, -1] += 5
+    return out
+"""
+    for name, body in (("base", "    return values + 0.0\n"), ("head", head)):
+        (tmp_path / name / "pack").mkdir(parents=True)
+        (tmp_path / name / "pack" / "__init__.py").write_text("")
+        (tmp_path / name / "pack" / "masks.py").write_text(f"def masked(values, p):\n{body}")
+    arms = {"base": str(tmp_path / "base"), "heads": (str(tmp_path / "head"),)}
+    request = api.RunOptions(
+        **arms, targets=("user.masked",), cases_from=(tmp_path / "cases.py",), out=tmp_path / "out", explain=False
+    )
+    (target,) = api.run(request).targets
+    (record,) = target.reduced
+    assert (record.requests[1], record.largest_axis[1]) == (12, 12)
+
+
 def test_what_cannot_be_reduced_says_why_and_ends_nothing(found: tuple[RunResult, Path], tmp_path: Path) -> None:
     folder = found[1].parent
     (tmp_path / "pack").mkdir()
