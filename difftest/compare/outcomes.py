@@ -38,6 +38,7 @@ _TUPLE_SHOWN = 16
 """A longer tuple is a list of things that are alike."""
 _WORD = re.compile(r"-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)|[^\W\d]\w*|\S")
 _GENERATORS = ("rng.torch", "rng.numpy", "rng.random", "rng.cuda")
+Hidden = tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]
 _NONE: Frozen = ("NoneType", None)
 _DEFINED = np.zeros(0, bool)
 
@@ -530,6 +531,7 @@ class _Walker:
             self.values_across_dtypes(left, right, path)
             return
         different = differing(left, right)
+        hidden: Hidden = (None, None)
         masks = self.masks(path, len(a[5]), len(b[5]))
         if masks[0].any() or masks[1].any():
             base_mask, head_mask = (
@@ -537,6 +539,7 @@ class _Walker:
                 for side, mask in zip((a, b), masks, strict=True)
             )
             different = ((left.words != right.words) & ~base_mask & ~head_mask).any(axis=1)
+            hidden = np.asarray(base_mask.any(axis=1)), np.asarray(head_mask.any(axis=1))
             one_sided = np.flatnonzero((base_mask != head_mask).any(axis=1))
             if len(one_sided):
                 at = int(one_sided[0])
@@ -549,7 +552,7 @@ class _Walker:
         at_all = np.flatnonzero(different)
         if len(at_all):
             for kind, where in kinds_of(left, right, at_all).items():
-                self.element(kind, left, right, where, path)
+                self.element(kind, left, right, where, path, hidden)
         if tag == "storage" and a[3:5] == b[3:5]:
             self.gaps(a, b, path, masks)
 
@@ -572,13 +575,22 @@ class _Walker:
             detail = (f"page {at[0]} of its storage{more}; of so large an input only hashes of the pages are kept",)
             self.add(Kind.MUTATION, path, *sides, count=len(at), detail=detail)
 
-    def element(self, kind: Kind, left: Elements, right: Elements, at: NDArray[np.intp], path: str) -> None:
+    def element(
+        self,
+        kind: Kind,
+        left: Elements,
+        right: Elements,
+        at: NDArray[np.intp],
+        path: str,
+        hidden: Hidden = (None, None),
+    ) -> None:
+        """Args: hidden: which elements of base and head are undefined, where any is."""
         first = int(at[0])
         detail = [f"bits {left.hex(first)} against {right.hex(first)}"]
         if kind is Kind.VALUE and (distance := ulps(left, right, at)) is not None:
             largest = f", largest {distance.max():.0f}" if len(distance) > 1 else ""
             detail.append(f"{distance[0]:.0f} ulp apart{largest}")
-        detail += _neighbours(left, right, first)
+        detail += _neighbours(left, right, first, hidden)
         self.add(
             kind, path, left.text(first), right.text(first), index=left.index(first), count=len(at),
             size=len(left.words), detail=tuple(detail), pair=(left, right), at=at,
@@ -748,14 +760,15 @@ def _sized(frozen: Frozen) -> str:
     return f"{len(frozen[2])} {'item' if len(frozen[2]) == 1 else 'items'} {_some(frozen)}"
 
 
-def _neighbours(left: Elements, right: Elements, at: int) -> list[str]:
+def _neighbours(left: Elements, right: Elements, at: int, hidden: Hidden) -> list[str]:
     lo, hi = max(0, at - 2), min(len(left.words), at + 3)
     if hi - lo < 2:
         return []
-    return [
-        "base ... " + "  ".join(left.text(i) for i in range(lo, hi)),
-        "head ... " + "  ".join(right.text(i) for i in range(lo, hi)),
-    ]
+    sides = []
+    for arm, elements, mask in (("base", left, hidden[0]), ("head", right, hidden[1])):
+        texts = ["undefined" if mask is not None and mask[i] else elements.text(i) for i in range(lo, hi)]
+        sides.append(f"{arm} ... {'  '.join(texts)}")
+    return sides
 
 
 def short(frozen: Frozen) -> str:

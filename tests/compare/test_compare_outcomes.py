@@ -394,6 +394,13 @@ def compared(base: tuple[Any, Any], head: tuple[Any, Any]) -> list[Difference]:
     return compare(outcome(base[0]), outcome(head[0]), undefined(*base), undefined(*head))
 
 
+def test_what_is_undefined_beside_a_difference_is_not_shown_as_a_value() -> None:
+    base, head = tensor(1, 111, 3), tensor(1, 111, 4)
+    mask = undefined(base, tensor(1, 222, 3))
+    (found,) = compare(outcome(base), outcome(head), mask, mask)
+    assert {"base ... 1  undefined  3", "head ... 1  undefined  4"} <= set(found.detail)
+
+
 def test_what_one_arm_alone_returns_is_not_undefined_in_it_alone() -> None:
     raised = Outcome(None, ("ValueError", "no"), (), (), None, ())
     one, other = torch.full((3,), 1.0), torch.tensor([1.0, 2.0, 1.0])
