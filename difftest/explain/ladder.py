@@ -113,12 +113,15 @@ def evidence(item: Difference) -> dict[str, Any]:
 
 
 def _same_sets(base: Elements, head: Elements, at: NDArray[np.intp]) -> bool:
-    """Whether each row (along the last axis) that differs holds the same values, as bytes, in both arms."""
+    """Whether each row (along the last axis) that differs holds the same values, as bytes, in both arms. A -1, which
+    stands for no id, has no place but its own."""
     if not base.shape or base.words.shape != head.words.shape:
         return False
     width = base.shape[-1]
     size = base.words.shape[1]
     if width < 2 or not size:
+        return False
+    if base.reader.startswith("<i") and any((side.values(at) == -1).any() for side in (base, head)):
         return False
 
     def rows(elements: Elements) -> NDArray[Any]:

@@ -44,6 +44,9 @@ def after(value: float, steps: int) -> float:
         (torch.tensor([[3, 1], [2, 4]]), torch.tensor([[3, 2], [1, 4]]), Likeness.DIFFERENT),
         (torch.tensor([[3, 3, 1]]), torch.tensor([[3, 1, 1]]), Likeness.DIFFERENT),
         ([5, 7, 7], [7, 5, 7], Likeness.SET_EQUAL),
+        # A rejected draft that became another one.
+        (torch.tensor([[-1, 23, -1]]), torch.tensor([[23, -1, -1]]), Likeness.DIFFERENT),
+        (torch.tensor([[5, 7, -1]]), torch.tensor([[7, 5, -1]]), Likeness.SET_EQUAL),
         ([5, 7], [5, 8], Likeness.DIFFERENT),
         ([1 << 80, 7], [7, 1 << 80], Likeness.DIFFERENT),
         (np.array([[256, 1]], np.int16), np.array([[1, 256]], np.int16), Likeness.SET_EQUAL),
