@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from difftest.result import (
     BUDGET_CUT,
@@ -199,7 +199,17 @@ def _how(result: RunResult) -> str:
         parts.append(f"{plural(len(host), 'host fact')} of the capture")
     adapters = {text for t in ran for text in t.adapters}
     if adapters:
-        parts.append(plural(len(adapters), "adapter"))
+        alone = [text for text in adapters if text.partition(": ")[2] not in _of_both(adapters)]
+        parts.append(plural(len(adapters), "adapter") + f" ({len(alone)} for one version alone)" * bool(alone))
     if ran and result.environment.get("torch"):
         parts.append(f"torch {plain(result.environment['torch'], 40)}")
     return "".join(f", {part}" for part in parts)
+
+
+def _of_both(adapters: Iterable[str]) -> set[str]:
+    """The adapters that both versions have."""
+    base, head = (
+        {said for arm, _, said in (text.partition(": ") for text in adapters) if (arm == "base") is of_base}
+        for of_base in (True, False)
+    )
+    return base & head

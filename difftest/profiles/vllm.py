@@ -373,8 +373,12 @@ CONCERNS = (
     "vllm/v1/spec_decode",
     "vllm/v1/structured_output",
     "vllm/v1/watermarking",
+    "vllm/v1/worker/gpu/buffer_utils.py",
+    "vllm/v1/worker/gpu/input_batch.py",
     "vllm/v1/worker/gpu/sample",
     "vllm/v1/worker/gpu/spec_decode",
+    "vllm/v1/worker/gpu/states.py",
     "vllm/v1/worker/gpu/structured_outputs.py",
+    "vllm/v1/worker/gpu_input_batch.py",
 )
 """Sampler and mask code, and what prepares its inputs."""

@@ -47,7 +47,12 @@ class Changed:
 
     def __init__(self, planned: Planned, arms: tuple[ArmSource, ArmSource]) -> None:
         self._reads = dict(zip(("base", "head"), (arm.tree.read for arm in arms), strict=True))
-        self.changes = closure_changes(planned.base.closure, planned.head.closure, *self._reads.values())
+        base, head = arms
+        self.changes = closure_changes(
+            *(planned.base.closure, planned.head.closure),
+            *(base.tree.read, head.tree.read),
+            *(base.sources.definitions, head.sources.definitions),
+        )
         self.lines = lines_to_trace(self.changes)
 
     @cached_property
@@ -144,8 +149,9 @@ def _told(units: Sequence[Unit]) -> list[tuple[object, ...]]:
 def _asked(groups: Sequence[CaseGroup], each: Compared, changed: Changed, seconds: float) -> dict[str, Any]:
     added: dict[str, list[int]] = {}
     for change in changed.changes:
+        can_run = changed.runnable["head"].get(change.head_path, ())
         lines = [x for x in change.lines if x.sign == "+" and not x.text.lstrip().startswith(RUN_BY_LOADING)]
-        added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head)
+        added.setdefault(change.head_path, []).extend(line.head for line in lines if line.head and line.head in can_run)
     return {
         "groups": [[i for i in _in_order(g) if i >= 0] for g in groups[:GROUPS_SHOWN]],
         "only_states": all(s.kind == Kind.RNG for g in groups for s in g.signatures),

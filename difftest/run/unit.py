@@ -108,6 +108,7 @@ class UnitRun:
         self.earlier: _Earlier | None = None
         self.slowest = 0.0
         self.notes: list[str] = []
+        self.gone: set[str] = set()  # parameters of base that head does not take
         self.outside: tuple[set[str], set[str]] = (set(), set())  # what was noted of head, and of both
         self.first: tuple[int, Case, Pool, int, Outcome] | None = None
 
@@ -333,7 +334,7 @@ class UnitRun:
         live: list[Live] = [None, None]
         inputs: dict[int, Any] = {}
         missing: dict[int, list[str]] = {}
-        taken: dict[int, tuple[set[str], set[str]]] = {}  # chosen instead of a default; left by all functions
+        taken: dict[int, tuple[set[str], set[str], set[str]]] = {}  # chosen instead of a default; left by all; taken
         asked: dict[int, set[str]] = {}
         generators: dict[int, Any] = {}
         repeats = self.repeats if case.recorded is not None else 1
@@ -347,12 +348,11 @@ class UnitRun:
             inputs[arm] = self.caller.inputs
             missing[arm] = list(self.arms[arm].loader.missing)
             asked[arm] = set(HOST_ASKED)
-            taken[arm] = set(self.arms[arm].chosen), self.arms[arm].dropped - self.arms[arm].took
+            of = self.arms[arm]
+            taken[arm] = set(of.chosen), of.dropped - of.took, set(of.took)
             if arm == BASE:
                 generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
-        for arm in (BASE, HEAD):
-            self.notes += [accelerator_note(ARM_NAMES[arm], what) for what in sorted(asked[arm] - asked[1 - arm])]
         self.earlier_results(live)
         for does, both in ((outside[HEAD] - outside[BASE], False), (outside[HEAD] & outside[BASE], True)):
             if does - self.outside[both]:
@@ -377,6 +377,11 @@ class UnitRun:
                 who = ARM_NAMES[BASE if is_environment(base) else HEAD]
                 self.not_measured(f"{who} cannot run here: {raised[1][:200]}")
             return
+        for arm in (BASE, HEAD):
+            self.notes += [accelerator_note(ARM_NAMES[arm], what) for what in sorted(asked[arm] - asked[1 - arm])]
+        if gone := sorted(taken[HEAD][1] & taken[BASE][2] - self.gone):
+            self.gone.update(gone)
+            self.notes.append(f"head takes no {' and no '.join(gone)}, which base takes")
         # base against base, under the other fill
         again, base_undefined, unsteady = self.under_other_fill(index, BASE, case, pool, base)
         self.counts["aa_cases"] += 1

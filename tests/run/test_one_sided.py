@@ -37,7 +37,17 @@ def with_metadata(arm, pool):
     return Call(arm.get("pack.m:scaled"), args=(pool["x"], metadata))
 
 
+def with_state(method):
+    def prepare(arm, pool):
+        state = arm.get("pack.m:State")()
+        return Call(lambda: state.more + pool["x"] if method is None else getattr(state, method)(pool["x"]))
+
+    return prepare
+
+
 TARGETS = (
+    Target("own.state", ("pack.m:State",), cases, prepare=with_state(None)),
+    Target("own.broken_state", ("pack.m:State",), cases, prepare=with_state("step")),
     Target("own.optional", ("pack.m:optional",), cases),
     Target("own.optional_and_wrong", ("pack.m:optional_and_wrong",), cases),
     Target("own.removed", ("pack.m:removed",), cases),
@@ -63,6 +73,8 @@ def raises(x):
     if x[0] in (3, 4): raise ValueError("no")
     return x * 2
 def caller(x): return x + 1
+class State:
+    def step(self, x): return x
 """
 
 HEAD = """
@@ -79,6 +91,9 @@ def raises(x):
 def helper(x): return x + 1
 def caller(x): return helper(x)
 def added(x): return x
+class State:
+    more = 1
+    def step(self, x): return x + self.most
 """
 
 
@@ -123,6 +138,7 @@ def test_what_differs_without_it_is_a_difference(found: RunResult) -> None:
 def test_what_head_no_longer_takes_is_a_difference(found: RunResult) -> None:
     target = of(found, "own.removed")
     assert target.verdict == "different" and (target.cases.different, target.cases.identical) == (5, 15)
+    assert "head takes no factor, which base takes" in target.notes
 
 
 def test_what_a_case_files_own_object_lacks_is_an_api_change(found: RunResult) -> None:
@@ -130,6 +146,14 @@ def test_what_a_case_files_own_object_lacks_is_an_api_change(found: RunResult) -
         target = of(found, name)
         assert target.verdict == "unmeasured"
         assert target.reason.startswith(f"api-change: it asks for more, which the case's {kind} lacks")
+
+
+def test_what_a_case_file_asks_of_a_versions_object_in_vain_is_an_api_change(found: RunResult) -> None:
+    target = of(found, "own.state")
+    assert (target.verdict, target.cases.unmeasured) == ("unmeasured", 20)
+    assert target.reason.startswith("api-change: State has no more (in base)")
+    broken = of(found, "own.broken_state")
+    assert (broken.verdict, set(broken.kinds)) == ("different", {"exception"})
 
 
 def test_pinned_memory_that_one_version_asks_for_is_said(found: RunResult) -> None:
