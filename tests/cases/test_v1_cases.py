@@ -22,6 +22,7 @@ from difftest.cases import (
     v1_sampler,
     v1_sampler_parts,
     v1_thinking_budget,
+    v1_top_p_split,
     v1_topk_topp,
 )
 from difftest.errors import ApiChange
@@ -40,6 +41,7 @@ MODULES = (
     v1_sampler,
     v1_sampler_parts,
     v1_thinking_budget,
+    v1_top_p_split,
     v1_topk_topp,
 )
 TARGETS = [target for module in MODULES for target in module.TARGETS]
