@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from difftest.cases.v2_batch import (
 )
 from difftest.cases.v2_rejection import AXES as REJECTION_AXES
 from difftest.cases.v2_rejection import REJECTION_SAMPLE, contract, step_pool
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
 MODULE = f"{GPU}.sample.watermark"
@@ -72,6 +74,9 @@ AXES = {
 }
 _ROWS = 2
 
+_PEAKS = (None, 0, 1, 2)
+"""The block of 1024 ids in which the first row's likeliest id is; that of the next row is in the next one."""
+
 
 def contexts(pattern: str, rows: int, width: int, s: Stream, dtype: torch.dtype, layout: str) -> torch.Tensor:
     """Token ids before each row, [rows, width]; -1 where the history is shorter."""
@@ -101,6 +106,11 @@ def _pool(row: Row, s: Stream) -> Pool:
         "use_fp64": row["use_fp64"],
         "is_drafting": row["drafting"],
     }
+    if row.get("peak") is not None:
+        blocks = (row["vocab"] + 1023) // 1024
+        for place in range(rows):
+            start = (row["peak"] + place) % blocks * 1024
+            pool["logits"][place, s.integer(start + 1, min(start + 1024, row["vocab"]))] = 40.0
     if row["skipped"] != "no mask":
         pool["expanded_idx_mapping"] = torch.tensor(mapping, dtype=torch.int32)
     if row["skipped"] != "no mask":
@@ -119,14 +129,20 @@ def _pool(row: Row, s: Stream) -> Pool:
     return pool
 
 
+def _contract(row: Row) -> bool:
+    return row["logits"] not in axes.UNUSUAL_LOGITS and row["contexts"] != "above 2^31"
+
+
 def cases() -> Iterator[Case]:
-    yield from axes.cases_from(
-        AXES,
-        _pool,
-        name="v2.watermark_sample",
-        contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS and row["contexts"] != "above 2^31",
-        limit=75,
-    )
+    name = "v2.watermark_sample"
+    yield from axes.cases_from(AXES, _pool, name=name, contract=_contract, limit=75)
+    # Later blocks have several ids, and any of them may hold the maximum: by noise, or far above it.
+    wide: axes.Axes = {**AXES, "vocab": (2500,), "peak": _PEAKS, "skipped": ("first", "no mask", "all")}
+    plain = {**axes.plain(wide), "logits": "all equal"}
+    rows = [{**plain, "peak": peak} for peak in _PEAKS]
+    rows += [{**plain, "skipped": skipped} for skipped in wide["skipped"][1:]]
+    rows += [{**plain, "peak": 1, "use_fp64": True}]
+    yield from axes.cases_from(wide, _pool, name=name, contract=_contract, rows=rows, prefix="blocks: ")
 
 
 # -- contexts that have occurred -----------------------------------------------------------------------------------
@@ -187,9 +203,16 @@ def mask_cases() -> Iterator[Case]:
 
 
 def prepare_mask_kernel(arm: Arm, pool: Pool) -> Call:
-    """A launch of the kernel that looks for repeated contexts; the function takes another way on a CPU."""
+    """A launch of the kernel that looks for repeated contexts; both functions take another way on a CPU.
+
+    With `prior_contexts` it is that of `draft_watermarking_mask`.
+    """
+    kernel = arm.get(MASK_KERNEL)
     rows, width = pool["contexts"].shape
-    offsets, local = pool.get("history_offsets"), pool.get("local_positions")
+    steps, prior = pool.get("steps"), pool.get("prior_contexts")
+    offsets, local = pool.get("history_offsets", steps), pool.get("local_positions")
+    if prior is not None and "DRAFT_CONTEXTS" not in inspect.signature(kernel.fn).parameters:
+        raise ApiChange("the kernel knows no contexts of drafts")
     values: dict[str, Any] = {
         "output_ptr": pool["output"],
         "all_token_ids_ptr": pool["all_token_ids"],
@@ -201,35 +224,24 @@ def prepare_mask_kernel(arm: Arm, pool: Pool) -> Call:
         "contexts_ptr": pool["contexts"],
         "context_stride": pool["contexts"].stride(0),
         "local_positions_ptr": local,
-        "prior_contexts_ptr": None,
-        "prior_contexts_stride_0": 0,
-        "prior_contexts_stride_1": 0,
-        "steps_ptr": None,
-        "steps_stride": 0,
-        "enabled_ptr": None,
-        **strides(all_token_ids=pool["all_token_ids"]),
+        "prior_contexts_ptr": prior,
+        "prior_contexts_stride_0": 0 if prior is None else prior.stride(0),
+        "prior_contexts_stride_1": 0 if prior is None else prior.stride(1),
+        "steps_ptr": steps,
+        "enabled_ptr": pool.get("enabled"),
+        **strides(all_token_ids=pool["all_token_ids"], steps=steps),
         "CONTEXT_WIDTH": width,
-        "NUM_SPECULATIVE_STEPS": pool.get("num_speculative_steps", 0),
+        "NUM_SPECULATIVE_STEPS": pool.get("num_speculative_steps", 0) if prior is None else prior.shape[1],
         "MAX_HISTORY": pool["max_history"] or 0,
         "INCLUDE_PROMPT": pool["include_prompt"],
-        "SKIP_PARTIAL_CONTEXT": pool["skip_partial_context"],
+        "SKIP_PARTIAL_CONTEXT": pool.get("skip_partial_context", False),
         "HAS_HISTORY_OFFSETS": offsets is not None,
         "SPECULATIVE_CONTEXTS": local is not None,
-        "DRAFT_CONTEXTS": False,
+        "DRAFT_CONTEXTS": prior is not None,
         "BLOCK": 4 if pool["all_token_ids"].shape[1] < 1000 else 128,
     }
-    launched: Call = launch(arm, arm.get(MASK_KERNEL), (rows,), values)
+    launched: Call = launch(arm, kernel, (rows,), values)
     return launched
-
-
-def mask_kernel_cases() -> Iterator[Case]:
-    def build(row: Row, s: Stream) -> Pool:
-        return {
-            **_mask_pool(row, s),
-            "output": guarded(torch.full((axes.sized(row, 4, 0)[0],), 9, dtype=torch.uint8), fill=8),
-        }
-
-    yield from axes.cases_from(MASK_AXES, build, name="v2.repeated_contexts_kernel", limit=45)
 
 
 DRAFT_AXES = {
@@ -245,11 +257,11 @@ DRAFT_AXES = {
 def _draft_pool(row: Row, s: Stream) -> Pool:
     rest = {"skip_partial_context": False, "offsets": "none", "width": 2, "local": "none", "mapping": "permuted"}
     pool = _mask_pool({**rest, **row}, s)
-    rows, _ = axes.sized(row, 4, 0)
-    prior = s.integers(0, 900, (rows + 1, 3, 2))
+    rows, width = pool["contexts"].shape
+    prior = s.integers(0, 900, (rows + 1, 3, width))
     if row["prior"] == "the same":
         prior[:rows] = pool["contexts"].unsqueeze(1)
-    elif row["prior"] != "other":
+    elif row["prior"] in ("first step the same", "last step the same"):
         prior[:rows, 0 if row["prior"].startswith("first") else max(0, row["step"] - 1)] = pool["contexts"]
     enabled = {"all": [True] * rows, "none": [False] * rows, "first": [True, *[False] * (rows - 1)]}[row["enabled"]]
     kept = ("all_token_ids", "req_indices", "prompt_lens", "total_lens", "contexts", "max_history", "include_prompt")
@@ -267,6 +279,50 @@ def draft_cases() -> Iterator[Case]:
     drafted: axes.Axes = {"step": (1, 2), "max_history": (None, 1, 2, 3), "prior": DRAFT_AXES["prior"][1:]}
     rows = [{**axes.plain(DRAFT_AXES), "history": "empty", **row} for row in axes.product(drafted)]
     yield from axes.cases_from(DRAFT_AXES, _draft_pool, name="v2.draft_watermarks", rows=rows, prefix="drafted: ")
+    # A context that begins before the request.
+    partial: axes.Axes = {**DRAFT_AXES, "width": (5,)}
+    rows = [{**axes.plain(partial), "history": "empty", "include_prompt": whole} for whole in (False, True)]
+    yield from axes.cases_from(partial, _draft_pool, name="v2.draft_watermarks", rows=rows, prefix="partial: ")
+
+
+# The kernel reads what the function on a CPU does not: strides, and steps that rows have of their own.
+_DRAFT_KERNEL_AXES: axes.Axes = {
+    **DRAFT_AXES,
+    "step": ("some", *DRAFT_AXES["step"]),
+    "prior": ("a step each", *DRAFT_AXES["prior"]),
+    "width": MASK_AXES["width"],
+    "mapping": MASK_AXES["mapping"],
+}
+
+
+def _output(row: Row) -> torch.Tensor:
+    made: torch.Tensor = guarded(torch.full((axes.sized(row, 4, 0)[0],), 9, dtype=torch.uint8), fill=8)
+    return made
+
+
+def _draft_kernel_pool(row: Row, s: Stream) -> Pool:
+    pool = _draft_pool({**row, "step": 0 if row["step"] == "some" else row["step"]}, s)
+    rows = len(pool["contexts"])
+    if row["step"] == "some":
+        pool["steps"] = torch.tensor([2, 0, 1, 2])
+    else:  # one step for all rows, as the runner expands it
+        pool["steps"] = pool["steps"][:1].expand(rows)
+    if row["prior"] == "a step each":
+        pool["prior_contexts"][[0, 2, 3], [1, 0, 2]] = pool["contexts"][[0, 2, 3]]
+    return {**pool, "prior_contexts": guarded(pool["prior_contexts"], fill=5), "output": _output(row)}
+
+
+def mask_kernel_cases() -> Iterator[Case]:
+    name = "v2.repeated_contexts_kernel"
+    yield from axes.cases_from(
+        MASK_AXES, lambda row, s: {**_mask_pool(row, s), "output": _output(row)}, name=name, limit=45
+    )
+    yield from axes.cases_from(_DRAFT_KERNEL_AXES, _draft_kernel_pool, name=name, limit=36, prefix="drafting: ")
+    drafted: axes.Axes = {"max_history": (None, 1, 2, 3), "prior": ("a step each", *DRAFT_AXES["prior"][1:])}
+    partial: axes.Axes = {"width": (5,), "include_prompt": (False, True), "prior": ("other",)}
+    differ = [*axes.product(drafted), *axes.product(partial)]
+    rows = [{**axes.plain(_DRAFT_KERNEL_AXES), "history": "empty", **row} for row in differ]
+    yield from axes.cases_from(_DRAFT_KERNEL_AXES, _draft_kernel_pool, name=name, rows=rows, prefix="drafted: ")
 
 
 # -- rejection sampling with a watermark ---------------------------------------------------------------------------
