@@ -42,6 +42,7 @@ from difftest.cases.v2_state import (
     snapshot,
     token_state,
 )
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Relation, Target
 
 REQUEST_STATE = f"{GPU}.states:RequestState"
@@ -339,34 +340,51 @@ def _request(s: Stream, vocab: int) -> dict[str, Any]:
     return {"tokens": tokens, "prompt": prompt, "computed": computed, "most": s.integer(1, 9)}
 
 
-def _request_pool(row: Row, s: Stream) -> Pool:
+_LATER_PARTS = {"draft_tokens": 30, "next_prefill_tokens": 10, "total_len": 10}
+"""Parts of the state that the oldest versions lack, and how many cases look at each; the other cases compare the rest.
+"""
+
+
+def _request_pool(row: Row, s: Stream, parts: Sequence[str] = ()) -> Pool:
     made = script(row, s, _request)
-    return {"operations": made, "slots": _slots(row), "vocab_size": row["vocab"], "ahead": row["ahead"]}
+    pool: Pool = {"operations": made, "slots": _slots(row), "vocab_size": row["vocab"], "ahead": row["ahead"]}
+    return {**pool, "parts": list(parts)}
 
 
 def request_cases() -> Iterator[Case]:
     """Which slot a request comes into is the state's choice; that of the sequence only says how often."""
     chosen = {name: values for name, values in _axes(ahead=(1, 3)).items() if name not in ("drafts", "logits")}
-    yield from axes.cases_from(
-        {**chosen, "drafts": ("none",)}, _request_pool, name="v2.request_state", contract=_contract, limit=30
-    )
+    space, name = {**chosen, "drafts": ("none",)}, "v2.request_state"
+    yield from axes.cases_from(space, _request_pool, name=name, contract=_contract, limit=30)
+    for part, limit in _LATER_PARTS.items():
+        build = functools.partial(_request_pool, parts=(part,))
+        yield from axes.cases_from(space, build, name=name, contract=_contract, limit=limit, prefix=f"{part}: ")
 
 
 _HELD = {
     **{name: (f"{name}.gpu", f"{name}.np", name) for name in ("prompt_len", "prefill_len", "num_computed_tokens")},
     **{f"{name} on the host": (f"{name}.np", name) for name in ("prompt_len", "prefill_len")},
-    "token ids": ("all_token_ids.gpu", "prefill_token_ids.gpu", "prefill_token_ids.np"),
-    "total_len": ("total_len.gpu",),
-    **{name: (name,) for name in ("num_computed_prefill_tokens", "next_prefill_tokens")},
-    **{name: (name,) for name in ("draft_tokens", "last_sampled_tokens")},
+    "token ids": ("all_token_ids.gpu", "prefill_token_ids.gpu", "prefill_token_ids.np", "prefill_token_ids"),
+    **{name: (name,) for name in ("num_computed_prefill_tokens", "last_sampled_tokens")},
+    **{name: (f"{name}.gpu", name) for name in _LATER_PARTS},
 }
 """What is compared of the state: its names in versions, of which the first that there is counts."""
 
+_BOOKS = ("req_id_to_index", "index_to_req_id", "free_indices", "num_reqs", "last_sampled_tokens")
+"""What the cases read and write by these names in all versions."""
 
-def _held(state: Any, staged: bool) -> dict[str, Any]:
-    """Args: staged: memory of the device is written by then; before January 2026 that was done as a batch was made."""
+
+def _held(state: Any, staged: bool, parts: Sequence[str]) -> dict[str, Any]:
+    """Copies of what the state holds, by name.
+
+    Args:
+        staged: memory of the device is written by then; before January 2026 that was done as a batch was made.
+        parts: those of the later parts that are looked at.
+    """
     found: dict[str, Any] = {}
     for name, paths in _HELD.items():
+        if name in _LATER_PARTS and name not in parts:
+            continue
         for path in paths:
             value: Any = state
             for part in path.split("."):
@@ -389,8 +407,14 @@ def prepare_requests(arm: Arm, pool: Pool) -> Call:
         "device": torch.device(arm.device),
         "num_prefill_lookahead": pool["ahead"],
         "pin_memory": False,
+        "model_dtype": torch.float32,
+        "cache_draft_logits": False,
     }
     state = cls(**arm.bind(cls, values))
+    parts = pool["parts"]
+    if lacking := [name for name in (*_BOOKS, *parts) if not hasattr(state, name)]:
+        raise ApiChange(f"{cls.__qualname__} has no {', '.join(lacking)}")
+    drafts = "draft_tokens" in parts
     # Once it returned nothing, then whether there was such a request, now its slot.
     gives_slot = "int" in str(inspect.signature(cls.remove_request).return_annotation)
     if not gives_slot:
@@ -421,7 +445,8 @@ def prepare_requests(arm: Arm, pool: Pool) -> Call:
                     }
                     state.add_request(**arm.bind(state.add_request, given))
                     slot = state.req_id_to_index[name]
-                    seen.append((slot, state.draft_tokens[slot].clone()))
+                    stale = state.draft_tokens[slot].clone() if drafts else None
+                    seen.append((slot, state.last_sampled_tokens[slot].clone(), stale))
                 case "leave":
                     name = names.pop(operation["slot"])
                     slot = state.req_id_to_index.get(name)
@@ -433,10 +458,11 @@ def prepare_requests(arm: Arm, pool: Pool) -> Call:
                         write()
                 case "step":
                     for slot in state.req_id_to_index.values():
-                        state.draft_tokens[slot] = number
+                        if drafts:
+                            state.draft_tokens[slot] = number
                         state.last_sampled_tokens[slot] = number
                     seen.append((state.num_reqs, dict(state.req_id_to_index), dict(state.index_to_req_id)))
-        return {"seen": seen, "free": list(state.free_indices), **_held(state, write is not None)}
+        return {"seen": seen, "free": list(state.free_indices), **_held(state, write is not None, parts)}
 
     return Call(life)
 
