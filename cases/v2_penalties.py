@@ -15,6 +15,7 @@ import torch
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, SLOTS, expanded_only, per_slot, rows_of, slots_for
+from difftest.cases.v2_gumbel import GUMBEL_SAMPLE
 from difftest.cases.v2_state import (
     LENGTHS,
     NO_REQUEST,
@@ -31,13 +32,13 @@ from difftest.cases.v2_state import (
     token_state,
 )
 from difftest.cases.versions import takes
+from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY_PENALTIES = (f"{GPU}.sample.penalties:apply_penalties", f"{GPU}.penalties:apply_penalties")
 FUSED = f"{GPU}.sample.penalties:apply_penalties_and_temperature"
 APPLY_TEMPERATURE = f"{GPU}.sample.gumbel:apply_temperature"
-GUMBEL_SAMPLE = f"{GPU}.sample.gumbel:gumbel_sample"
-BINCOUNT = (f"{GPU}.sample.penalties:bincount",)
+BINCOUNT = (f"{GPU}.sample.penalties:bincount", f"{GPU}.states:bincount")
 STATE = f"{GPU}.sample.penalties:PenaltiesState"
 APPLY_METHODS = ("apply", "apply_penalties", "apply_penalties_and_temperature")
 
@@ -137,6 +138,13 @@ def _prompt_counts(pool: Pool) -> torch.Tensor:
     return made
 
 
+def packed(seen: torch.Tensor) -> torch.Tensor:
+    """`seen`, bool [slots, vocab], as the bits of int32 words [slots, vocab / 32]."""
+    slots, vocab = seen.shape
+    bits = torch.nn.functional.pad(seen, (0, -vocab % 32)).view(slots, -(-vocab // 32), 32).long()
+    return (bits << torch.arange(32, device=seen.device)).sum(-1).to(torch.int32)
+
+
 def _metadata(arm: Arm, pool: Pool) -> SimpleNamespace:
     """The metadata object that versions before states took: penalties and temperature one a row or one a slot,
     counts one a slot.
@@ -145,7 +153,7 @@ def _metadata(arm: Arm, pool: Pool) -> SimpleNamespace:
     """
     index = pool["expanded_idx_mapping"].long()
     names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "temperature")
-    by_slot = arm.has(GUMBEL_SAMPLE) and "idx_mapping" in takes(arm.get(GUMBEL_SAMPLE))
+    by_slot = any(map(arm.has, GUMBEL_SAMPLE)) and "idx_mapping" in takes(arm.first(*GUMBEL_SAMPLE))
     if not by_slot:
         arm.note("penalties are one a row, taken from their slots")
     each = {name: pool[name] if by_slot else pool[name][index] for name in names if name in pool}
@@ -190,24 +198,37 @@ def fused_cases() -> Iterator[Case]:
         slots = tuple(plain["idx_mapping"].tolist())
         return {**plain, "temperature": per_slot(row["temperature"].over(row["requests"]), slots, 0.3, torch.float32)}
 
-    yield from axes.cases_from(
-        fused,
-        build,
-        name="v2.penalties_and_temperature",
+    def contract(row: Row) -> bool:
         # Samplers copy logits to float32 first; in other types two calls round twice where one kernel rounds once.
-        contract=lambda row: row["logits"] not in axes.UNUSUAL_LOGITS and row["dtype"] == "float32",
-        limit=70,
-    )
+        return row["logits"] not in axes.UNUSUAL_LOGITS and row["dtype"] == "float32"
+
+    name = "v2.penalties_and_temperature"
+    yield from axes.cases_from(fused, build, name=name, contract=contract, limit=70)
+    # The oldest versions have no function for the temperature.
+    fused["temperature"] = (axes.Spread("1 and 0", (1.0, 0.0)), axes.Spread("1", (1.0,)))
+    prefix = "no temperature: "
+    yield from axes.cases_from(fused, build, name=name, contract=contract, limit=20, prefix=prefix)
 
 
 def prepare_fused(arm: Arm, pool: Pool) -> Call:
-    """Penalties, then temperature: one kernel in early versions, two later."""
+    """Penalties, then temperature: one kernel in early versions, two later.
+
+    Raises:
+        ApiChange: a request has a temperature that changes logits, and the version has no function for it.
+    """
     if arm.has(FUSED):
         function = arm.get(FUSED)
         return Call(function, kwargs=_penalties_call(arm, function, pool))
-    penalties, temperature = arm.first(*APPLY_PENALTIES), arm.get(APPLY_TEMPERATURE)
-    arm.note("penalties and temperature are two calls")
+    penalties = arm.first(*APPLY_PENALTIES)
     first = _penalties_call(arm, penalties, pool)
+    if not arm.has(APPLY_TEMPERATURE):
+        given = pool["temperature"][pool["expanded_idx_mapping"].long()]
+        if not ((given == 0) | (given == 1)).all():
+            raise ApiChange("this version has no function that applies the temperature")
+        arm.note("the temperature is left out: this version has no function for it, and here it changes nothing")
+        return Call(penalties, kwargs=first)
+    temperature = arm.get(APPLY_TEMPERATURE)
+    arm.note("penalties and temperature are two calls")
     second = arm.bind(temperature, expanded_only(arm, temperature, pool))
 
     def both() -> None:
@@ -299,20 +320,26 @@ def prepare_count(arm: Arm, pool: Pool) -> Call:
     if "max_prefill_len" in takes(function):
         return Call(function, kwargs=arm.bind(function, pool, idx_mapping="expanded_idx_mapping"))
     arm.note("called once a request, with views of its rows")
-    calls = []
-    for slot in pool["expanded_idx_mapping"].tolist():
+    slots, calls = pool["expanded_idx_mapping"].tolist(), []
+    counts = _prompt_counts(pool) if "prompt_bin_counts" in takes(function) else None
+    if counts is not None:
+        arm.note("counts of prompt tokens are compared as the mask that later versions keep")
+    for slot in slots:
         values = {
             "all_token_ids": pool["all_token_ids"][slot],
             "prefill_len": int(pool["prefill_len"][slot]),
             "prompt_len": int(pool["prompt_len"][slot]),
             "prompt_bin_mask": pool["prompt_bin_mask"][slot],
             "output_bin_counts": pool["output_bin_counts"][slot],
+            **({} if counts is None else {"prompt_bin_counts": counts[slot]}),
         }
         calls.append(arm.bind(function, values, prefill_token_ids="all_token_ids"))
 
     def each() -> None:
         for kwargs in calls:
             function(**kwargs)
+        if counts is not None:
+            pool["prompt_bin_mask"][slots] = packed(counts[slots] > 0)
 
     return Call(each)
 

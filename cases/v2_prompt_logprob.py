@@ -22,6 +22,7 @@ TOKEN_IDS = f"{GPU}.sample.prompt_logprob:get_prompt_logprobs_token_ids"
 SCORES = (
     f"{GPU}.sample.prompt_logprob:compute_prompt_logprobs_with_chunking",
     f"{GPU}.sample.logprob:compute_prompt_logprobs",
+    f"{GPU}.sampler:compute_prompt_logprobs",
 )
 WORKER = f"{GPU}.sample.prompt_logprob:PromptLogprobsWorker"
 CHUNK = 4
