@@ -13,6 +13,8 @@ import torch
 from difftest.cases import axes, relations, shapes
 from difftest.cases.axes import FLOATS, Row, Stream
 from difftest.cases.v2_batch import GPU, Rows, expanded_only, guarded_logits, rows_of
+from difftest.cases.v2_gumbel import GUMBEL_SAMPLE
+from difftest.cases.v2_penalties import packed
 from difftest.cases.v2_rejection import draft_tokens, kept_draft_logits
 from difftest.cases.v2_state import (
     SAMPLING_DEFAULTS,
@@ -27,9 +29,14 @@ from difftest.cases.versions import takes
 from difftest.errors import ApiChange
 from difftest.target import Arm, Call, Case, Invariant, Pool, Target
 
-SAMPLER = f"{GPU}.sample.sampler:Sampler"
+SAMPLERS = (f"{GPU}.sample.sampler:Sampler", f"{GPU}.sampler:Sampler")
+METADATA = (f"{GPU}.sample.metadata:SamplingMetadata", f"{GPU}.states:SamplingMetadata")
 REJECTION_SAMPLER = f"{GPU}.spec_decode.rejection_sampler:RejectionSampler"
-SAMPLER_PARTS = (*methods(SAMPLER, "__call__", "sample", "apply_sampling_params"), f"{SAMPLER}._sample_random")
+SAMPLER_PARTS = tuple(
+    part
+    for symbol in SAMPLERS
+    for part in methods(symbol, "__call__", "sample", "apply_sampling_params", "_sample_random")
+)
 
 _REQUESTS: dict[str, dict[str, Any]] = {
     "seeded": {"temperature": 0.9, "seed": 11},
@@ -214,7 +221,7 @@ def make_sampler(arm: Arm, pool: Pool, **more: Any) -> Any:
     """The arm's sampler, as a model without reasoning uses it."""
     return make_state(
         arm,
-        SAMPLER,
+        SAMPLERS,
         pool,
         pool["logits"].shape[1],
         vllm_config=SimpleNamespace(reasoning_config=None),
@@ -253,6 +260,7 @@ def outcome(output: Any) -> dict[str, Any]:
 
 
 _NOT_IN_METADATA = ("allowed_token_ids", "logit_bias", "bad_words_token_ids", "min_tokens")
+_SOMETIMES_IN_METADATA = ("min_p", *(f"{kind}_penalty" for kind in PENALTIES))
 
 
 def step_metadata(arm: Arm, pool: Pool) -> Any:
@@ -261,11 +269,13 @@ def step_metadata(arm: Arm, pool: Pool) -> Any:
     Raises:
         ApiChange: a request asks for what these versions do not do.
     """
-    cls = arm.get(f"{GPU}.sample.metadata:SamplingMetadata")
+    cls = arm.first(*METADATA)
     fields = takes(cls)
-    given = [{**SAMPLING_DEFAULTS, **request} for request in pool["requests"]]
+    by_place = dict(zip(request_slots(len(pool["requests"])), pool["requests"], strict=True))
+    given = [{**SAMPLING_DEFAULTS, **by_place[slot]} for slot in pool["idx_mapping"].tolist()]
     asked = {name for request in given for name in request if request[name] != SAMPLING_DEFAULTS[name]}
-    if missing := [name for name in (*_NOT_IN_METADATA, "min_p") if name in asked and name not in fields]:
+    limited = (*_NOT_IN_METADATA, *_SOMETIMES_IN_METADATA)
+    if missing := [name for name in limited if name in asked and name not in fields]:
         raise ApiChange(f"this version's sampler knows no {missing[0]}")
     tokens, vocab = pool["all_token_ids"], pool["logits"].shape[1]
     prompt, output = (torch.zeros(tokens.shape[0], vocab, dtype=torch.int32) for _ in range(2))
@@ -273,10 +283,9 @@ def step_metadata(arm: Arm, pool: Pool) -> Any:
         start, end = int(pool["prompt_len"][slot]), int(pool["prefill_len"][slot])
         prompt[slot] = torch.bincount(tokens[slot, :start], minlength=vocab)[:vocab]
         output[slot] = torch.bincount(tokens[slot, start:end], minlength=vocab)[:vocab]
-    seen = torch.nn.functional.pad(prompt > 0, (0, -vocab % 32)).view(tokens.shape[0], -1, 32).long()
     logprobs = max(-1 if request["logprobs"] is None else request["logprobs"] for request in given)
     top_k = [request["top_k"] or vocab for request in given]
-    by_slot = "idx_mapping" in takes(arm.get(f"{GPU}.sample.gumbel:gumbel_sample"))
+    by_slot = "idx_mapping" in takes(arm.first(*GUMBEL_SAMPLE))
 
     def each(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         rows = torch.tensor([request[name] for request in given], dtype=dtype)
@@ -297,7 +306,7 @@ def step_metadata(arm: Arm, pool: Pool) -> Any:
         "pos": pool["positions"],
         "max_num_logprobs": None if logprobs < 0 else logprobs,
         "prompt_bin_counts": prompt,
-        "prompt_bin_mask": (seen << torch.arange(32)).sum(-1).to(torch.int32),
+        "prompt_bin_mask": packed(prompt > 0),
         "output_bin_counts": output,
     }
     return cls(**arm.bind(cls, values))
@@ -391,6 +400,12 @@ def _later_cases() -> Iterator[Case]:
     ]
     yield from axes.cases_from({**sure, "acceptable": (0, 1)}, ruled_out, name=name, rows=rows, prefix="ruled out: ")
 
+    # Without draft logits, early versions have a method of their own.
+    plain = {**axes.plain(REJECTION_AXES), "draft logits": "none", "mode": "processed_logprobs"}
+    chosen = (("seeded", (2, 1)), ("greedy", (1, 1)), ("everything", (2, 0)), ("logprobs, filtered", (0, 2)))
+    rows = [{**plain, "request": request, "drafts": drafts} for request, drafts in chosen]
+    yield from axes.cases_from(REJECTION_AXES, _rejection_pool, name=name, rows=rows, prefix="no draft logits: ")
+
     def in_chunks(row: Row, s: Stream) -> Pool:
         return {**_rejection_pool(row, s), "rows a chunk": row["rows a chunk"]}
 
@@ -434,11 +449,12 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
     sampler = make_sampler(arm, pool)
     cls = arm.get(REJECTION_SAMPLER)
     method = pool["method"]
-    if method == "block" and not _names(cls, method):
+    if method != "standard" and not _names(cls, method):
         raise ApiChange(f"{cls.__qualname__} has no method {method}")
-    if method == "standard" and _names(cls, "probabilistic"):
-        method = "probabilistic"
-        arm.note("what is the method standard now is probabilistic, one of two methods")
+    by_flag = "use_strict_rejection_sampling" in takes(cls)
+    if method == "standard" and (by_flag or _names(cls, "probabilistic")):
+        method = "strict" if pool.get("draft_logits") is None else "probabilistic"
+        arm.note("the method standard is strict where no draft logits are kept, else probabilistic")
     config = SimpleNamespace(
         num_speculative_tokens=pool["num_speculative_steps"],
         rejection_sample_method=method,
@@ -451,7 +467,7 @@ def prepare_rejection(arm: Arm, pool: Pool) -> Call:
         "spec_config": config,
         "device": pool["logits"].device,
         "num_speculative_steps": pool["num_speculative_steps"],
-        "use_strict_rejection_sampling": False,
+        "use_strict_rejection_sampling": method == "strict",
     }
     verifier = cls(**arm.bind(cls, values))
     arguments = call_arguments(arm, verifier, pool)
@@ -494,7 +510,7 @@ _IN_ORDER = relations.permuted(
 TARGETS = (
     Target(
         "v2.sampler",
-        (SAMPLER,),
+        SAMPLERS,
         cases,
         prepare,
         uses=SAMPLER_PARTS,
@@ -508,7 +524,7 @@ TARGETS = (
     ),
     Target(
         "v2.sampler_logits_mode",
-        (SAMPLER,),
+        SAMPLERS,
         logits_mode_cases,
         prepare,
         uses=SAMPLER_PARTS,
@@ -524,7 +540,7 @@ TARGETS = (
         uses=(
             *(f"{REJECTION_SAMPLER}.{name}" for name in ("__init__", "__call__", "_get_logprobs_tensors", "_verify")),
             f"{REJECTION_SAMPLER}._verify_in_chunks",
-            SAMPLER,
+            *SAMPLERS,
             *SAMPLER_PARTS,
         ),
         triton=True,

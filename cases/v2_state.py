@@ -124,8 +124,12 @@ def request_states(pool: Pool, vocab: int) -> SimpleNamespace:
     )
 
 
-def make_state(arm: Arm, symbol: str, pool: Pool, vocab: int, **more: Any) -> Any:
-    """The arm's state object, made of whichever of the known values its constructor takes."""
+def make_state(arm: Arm, symbols: str | tuple[str, ...], pool: Pool, vocab: int, **more: Any) -> Any:
+    """The arm's state object, made of whichever of the known values its constructor takes.
+
+    Args:
+        symbols: of its class, newest first.
+    """
     states = request_states(pool, vocab)
     tokens = pool["all_token_ids"]
     values = {
@@ -139,7 +143,7 @@ def make_state(arm: Arm, symbol: str, pool: Pool, vocab: int, **more: Any) -> An
         "total_len": pool["total_len"],
         **more,
     }
-    cls = arm.get(symbol)
+    cls = arm.first(*((symbols,) if isinstance(symbols, str) else symbols))
     return cls(**arm.bind(cls, values))
 
 
