@@ -341,8 +341,7 @@ def _request(s: Stream, vocab: int) -> dict[str, Any]:
 
 
 _LATER_PARTS = {"draft_tokens": 30, "next_prefill_tokens": 10, "total_len": 10}
-"""Parts of the state that the oldest versions lack, and how many cases look at each; the other cases compare the rest.
-"""
+"""Parts of the state that the oldest versions lack, and how many cases look at each; all others compare the rest."""
 
 
 def _request_pool(row: Row, s: Stream, parts: Sequence[str] = ()) -> Pool:
