@@ -218,7 +218,7 @@ class Change:
 
     Attributes:
         symbol: `module:qualname`, of head where it has it.
-        status: `changed`, `added` or `removed`.
+        status: `changed`, or `added` and `removed` for what head or base alone reaches, which both trees may have.
         base_path, head_path: files inside the trees; empty where the arm does not have it.
         lines: the changed lines with :data:`CONTEXT_LINES` around them, in order.
         cut: how many further lines were left out.

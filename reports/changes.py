@@ -253,8 +253,13 @@ def change_title(change: Change) -> str:
     """`Sampler.forward, vllm/v1/sample/sampler.py`, with what became of it unless it is changed."""
     path = change.head_path or change.base_path
     moved = f" (base: {change.base_path})" if change.base_path not in ("", path) else ""
-    status = "" if change.status == "changed" else f", {change.status}"
-    return plain(f"{_name(change)}{status}, {path}{moved}", 300)
+    status = status_words(change)
+    return plain(f"{_name(change)}{f', {status}' * (status != 'changed')}, {path}{moved}", 300)
+
+
+def status_words(change: Change) -> str:
+    """What became of a definition; one that one version alone reaches may well be in both trees."""
+    return {"added": "reached by head alone", "removed": "reached by base alone"}.get(change.status, change.status)
 
 
 def change_lines(change: Change, most: int) -> Iterator[str]:

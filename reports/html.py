@@ -14,7 +14,7 @@ from difftest.errors import DifftestError
 from difftest.result import Change, Group, Mismatch, RunResult, TargetResult, Verdict
 
 from .causes import both_values, cause_words, further_detail, group_facts, group_title, ulp_words
-from .changes import by_relevance
+from .changes import by_relevance, status_words
 from .sentence import sentence
 from .words import (
     ORDER,
@@ -252,7 +252,7 @@ def _changes(changes: Sequence[Change], step: Step) -> list[dict[str, Any]]:
         indent = min((len(x.text) - len(x.text.lstrip()) for x in lines if x.text.strip()), default=0)
         shown.append(
             {
-                "title": f"{change.symbol} ({change.status})",
+                "title": f"{change.symbol} ({status_words(change)})",
                 "path": change.head_path or change.base_path,
                 "lines": [
                     {

@@ -59,7 +59,7 @@ def sentence(result: RunResult) -> str:
 
 
 def _unexecuted(result: RunResult) -> str:
-    """Definitions of which changed lines were run by no case, those without any other first."""
+    """Definitions with lines that changed, or that one version alone reaches, and no case ran; whole ones first."""
     found = sorted(result.unexecuted, key=lambda item: not item.whole)
     if not found:
         return ""
@@ -67,7 +67,7 @@ def _unexecuted(result: RunResult) -> str:
     who = "by no case" if looked == every else "by none of the cases looked at, which are not all"
     part = "" if first.whole else f" ({len(first.lines)} of {first.changed} lines)"
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"; changed and run {who}: {plain(first.symbol, 120)}{part}{more}"
+    return f"; changed, or reached by one version alone, and run {who}: {plain(first.symbol, 120)}{part}{more}"
 
 
 def _unreached(result: RunResult) -> str:
@@ -199,7 +199,7 @@ def _how(result: RunResult) -> str:
         parts.append(f"{plural(len(host), 'host fact')} of the capture")
     adapters = {text for t in ran for text in t.adapters}
     if adapters:
-        alone = [text for text in adapters if text.partition(": ")[2] not in _of_both(adapters)]
+        alone = {text for t in ran for text in t.adapters if text.partition(": ")[2] not in _of_both(t.adapters)}
         parts.append(plural(len(adapters), "adapter") + f" ({len(alone)} for one version alone)" * bool(alone))
     if ran and result.environment.get("torch"):
         parts.append(f"torch {plain(result.environment['torch'], 40)}")

@@ -398,7 +398,9 @@ def unexecuted_lines(items: Iterable[Unexecuted]) -> list[str]:
     for item in found[:UNEXECUTED]:
         which = f"line{'s' * (len(item.lines) > 1)} {ranges(item.lines)} of {plain(item.path, 120)}"
         which += " in base" * (item.arm == "base")
-        part = "what changed" if item.whole else f"{len(item.lines)} of {item.changed} changed lines"
+        alone = f"reached by {item.arm} alone"
+        part = f"{len(item.lines)} of {item.changed} lines that changed or are {alone}"
+        part = f"what changed or is {alone}" if item.whole else part
         cases = f"the {plural(item.of, 'identical case')} of {_some(item.targets, 2)}"
         ran = f"run by none of {cases}"
         if item.cases < item.of:

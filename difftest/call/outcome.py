@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -60,19 +59,11 @@ class NotCalled:
     reason: str
 
 
-_CASES, _ARMS = ("difftest.cases.", "difftest_user_cases_"), "difftest_"
-"""What the names of modules begin with: case files', and the arms' (:func:`difftest.lift.loader.module_prefix`)."""
-
-
 def _lacking(error: AttributeError) -> str:
-    """What an object that a case file made lacks of what the code asks of it, or one of an arm's of what a case file
-    asks of it; empty when the code asks itself."""
+    """What an object that a case file made lacks of what the code asks of it; empty when it is the code's own."""
     kind = type(error.obj)
-    if kind is SimpleNamespace or kind.__module__.startswith(_CASES):
+    if kind is SimpleNamespace or kind.__module__.startswith(("difftest.cases.", "difftest_user_cases_")):
         return f"it asks for {error.name}, which the case's {kind.__qualname__} lacks"
-    asked_in = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
-    if kind.__module__.startswith(_ARMS) and asked_in[0].startswith(_CASES):
-        return f"{kind.__qualname__} has no {error.name}"
     return ""
 
 

@@ -16,14 +16,6 @@ from difftest.result import CONTEXT_LINES, Change, ChangedLine
 Read = Callable[[str], bytes | None]
 """The text of a file of a tree."""
 
-Define = Callable[[str], Mapping[str, str]]
-"""By qualified name, digests of the definitions of a tree's module."""
-
-
-def _nothing(module: str) -> Mapping[str, str]:
-    return {}
-
-
 RUN_BY_LOADING = ("def ", "async def ", "class ", "@", "import ", "from ")
 """Begin lines that run when code is lifted, which the first case that needs it does."""
 
@@ -39,20 +31,8 @@ class _Line(NamedTuple):
     text: str
 
 
-def closure_changes(
-    base: Closure | None,
-    head: Closure | None,
-    read_base: Read,
-    read_head: Read,
-    define_base: Define = _nothing,
-    define_head: Define = _nothing,
-) -> tuple[Change, ...]:
-    """What is changed, added and removed between two closures; what only moved, or is reached by one of them alone and
-    the same in both trees, is left out.
-
-    Args:
-        define_base, define_head: by module of a tree, its definitions' digests.
-    """
+def closure_changes(base: Closure | None, head: Closure | None, read_base: Read, read_head: Read) -> tuple[Change, ...]:
+    """What is changed, added and removed between two closures; what only moved is left out."""
     left = {} if base is None else dict(base.pieces)
     right = {} if head is None else dict(head.pieces)
     files: dict[tuple[bool, str], list[str]] = {}
@@ -71,13 +51,7 @@ def closure_changes(
     def imports(piece: Piece, of_head: bool) -> bool:
         return any(line.text.lstrip().startswith(("import ", "from ")) for line in lines(piece, of_head)[:1])
 
-    def same_in_both(piece: Piece) -> bool:
-        digest = define_base(piece.module).get(piece.qualname)
-        return digest is not None and digest == define_head(piece.module).get(piece.qualname)
-
     for old, new in _pairs(left, right, imports):
-        if (one := new if old is None else old if new is None else None) is not None and same_in_both(one):
-            continue
         before, after = lines(old, False), lines(new, True)
         named = new or old
         assert named is not None

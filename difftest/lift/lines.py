@@ -82,12 +82,14 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def _functions(code: types.CodeType) -> Iterator[types.CodeType]:
+def _functions(code: types.CodeType, inside: bool = False) -> Iterator[types.CodeType]:
+    """The functions in there, and the class bodies inside of functions."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            if constant.co_flags & 0x02:  # CO_NEWLOCALS: a function, no class body
+            runs = inside or bool(constant.co_flags & 0x02)  # CO_NEWLOCALS: a function, no class body
+            if runs:
                 yield constant
-            yield from _functions(constant)
+            yield from _functions(constant, runs)
 
 
 def _belongs(function: types.CodeType, piece: Piece) -> bool:

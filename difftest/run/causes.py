@@ -47,12 +47,7 @@ class Changed:
 
     def __init__(self, planned: Planned, arms: tuple[ArmSource, ArmSource]) -> None:
         self._reads = dict(zip(("base", "head"), (arm.tree.read for arm in arms), strict=True))
-        base, head = arms
-        self.changes = closure_changes(
-            *(planned.base.closure, planned.head.closure),
-            *(base.tree.read, head.tree.read),
-            *(base.sources.definitions, head.sources.definitions),
-        )
+        self.changes = closure_changes(planned.base.closure, planned.head.closure, *self._reads.values())
         self.lines = lines_to_trace(self.changes)
 
     @cached_property

@@ -71,8 +71,9 @@ def test_a_line_that_no_case_runs_is_named(tmp_path: Path) -> None:
     assert (found.symbol, found.arm, found.path) == ("pack.one:scaled", "head", "pack/one.py")
     assert (found.lines, found.changed, found.targets) == ((4,), 1, ("user.one", "user.two"))
     assert found.cases == found.of == 6
-    assert "; changed and run by no case: pack.one:scaled; base" in sentence(result)
-    said = "what changed (line 4 of pack/one.py): run by none of the 6 identical cases of user.one, user.two"
+    assert "; changed, or reached by one version alone, and run by no case: pack.one:scaled; base" in sentence(result)
+    said = "what changed or is reached by head alone (line 4 of pack/one.py): run by none of the 6 identical cases of "
+    said += "user.one, user.two"
     assert unexecuted_lines(result.unexecuted) == [f"pack.one:scaled: {said}"]
     assert junit(result).count(f"not run: pack.one:scaled: {said}") == 2  # in each target that reaches it
 
@@ -82,9 +83,13 @@ def test_lines_that_were_left_out_are_lines_of_base(tmp_path: Path) -> None:
     assert result.verdict == "identical"
     (found,) = result.unexecuted
     assert (found.arm, found.lines, found.changed) == ("base", (4,), 2)
-    assert "; changed and run by no case: pack.one:scaled (1 of 2 lines); base" in sentence(result)
+    assert (
+        "; changed, or reached by one version alone, and run by no case: pack.one:scaled (1 of 2 lines); base"
+        in sentence(result)
+    )
     assert unexecuted_lines(result.unexecuted)[0].startswith(
-        "pack.one:scaled: 1 of 2 changed lines (line 4 of pack/one.py in base): run by none of the 6 identical cases"
+        "pack.one:scaled: 1 of 2 lines that changed or are reached by base alone (line 4 of pack/one.py in base): "
+        "run by none of the 6 identical cases"
     )
 
 

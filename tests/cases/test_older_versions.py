@@ -71,7 +71,7 @@ def _fused(logits: Any, sampling_metadata: Any) -> None: ...
 
 
 def fused_metadata(pool: Pool, gumbel_sample: Any) -> Any:
-    arm = Version({v2_penalties.FUSED: _fused, v2_penalties.GUMBEL_SAMPLE: gumbel_sample})
+    arm = Version({v2_penalties.FUSED: _fused, v2_penalties.GUMBEL_SAMPLE[0]: gumbel_sample})
     return v2_penalties.prepare_fused(arm, pool).kwargs["sampling_metadata"]
 
 

@@ -20,7 +20,7 @@ from difftest.reports.causes import (
     group_title,
     ulp_words,
 )
-from difftest.reports.changes import change_lines, legend, line_ranges, telling_changes
+from difftest.reports.changes import change_lines, change_title, legend, line_ranges, telling_changes
 from difftest.result import Change, ChangedLine, Group, Mismatch, TargetResult, Way
 
 FIRST = Mismatch(
@@ -327,6 +327,13 @@ def test_what_holds_for_the_largest_group_is_not_said_of_all() -> None:
     only_states = replace(FOUND, groups=(states,), fixed_noise=drawn, distribution={}, kinds={"rng": 2})
     assert "only the states in which" in cause_words(only_states)
     assert "only the states in which" not in cause_words(replace(only_states, kinds={"rng": 2, "value": 1}))
+
+
+def test_what_one_version_alone_reaches_is_not_said_to_be_new() -> None:
+    change = changed("f", added(5, "both"))
+    assert change_title(change) == "f, vllm/a.py"
+    assert change_title(replace(change, status="added")) == "f, reached by head alone, vllm/a.py"
+    assert change_title(replace(change, status="removed")) == "f, reached by base alone, vllm/a.py"
 
 
 def test_only_lines_that_all_cases_of_the_group_run_are_its_cause() -> None:
