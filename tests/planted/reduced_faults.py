@@ -67,6 +67,8 @@ _SECOND_BLOCK = (
     ("boundary: outputs in the prompt's last block", "v2.bincount"),
     ("boundary: a mark across two blocks", "v2.apply_thinking_budget"),
     ("mapping: each block has the first one's noise", "v2.rejection_watermark"),
+    ("H42: a skipped row's score of a block is not kept", "v2.watermark_sample"),
+    ("H42: a marked row's score of a block is not kept", "v2.watermark_sample"),
 )
 
 NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
