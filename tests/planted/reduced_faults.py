@@ -109,7 +109,7 @@ NEEDS: dict[tuple[str, str], tuple[str, int, str]] = {
     ("H38: the mask is read past its row", "v2.grammar_bitmask_kernel"): ("ids", 33, WORD),
     ("H20: a masked row sums to NaN", "v2.rejection_sample"): ("ids", 8_193, LARGE_BLOCK),
     ("H38: allowed ids leave the tail as it is", "v2.apply_logit_bias"): ("ids", 8_193, LARGE_BLOCK),
-    ("the mass of a slice is that of its last block", "v1.top_p_split"): (
+    ("H11: the mass of a slice is that of its last block", "v1.top_p_split"): (
         "ids",
         2_049,
         "the fault shows beyond the kernel's first block of 2048 ids",
