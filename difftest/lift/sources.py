@@ -65,14 +65,6 @@ class Sources:
             self._facts[name] = self._load(name)
         return self._facts[name]
 
-    def definitions(self, name: str) -> Mapping[str, str]:
-        """By qualified name, digests of a module's definitions; none where there is no such module, or no Python."""
-        try:
-            facts = self.facts(name)
-            return {} if facts is None else facts.definitions
-        except LiftError:
-            return {}
-
     def known(self, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
         """By module, those facts of some kinds that were found so far, as plain data."""
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from difftest.errors import LiftError
 from difftest.lift.resolve import Key
 from difftest.profiles import concerns
 from difftest.run.plan import ArmSource, Planned
@@ -39,8 +40,16 @@ def _files(places: Iterable[str], *arms: ArmSource) -> list[str]:
 def _changed(path: str, base: ArmSource, head: ArmSource) -> list[Key]:
     """The definitions of a file that differ, each class before its methods."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    one, other = base.sources.definitions(module), head.sources.definitions(module)
-    return [(module, name) for name in {**one, **other} if one.get(name) != other.get(name)]
+    one, other = _definitions(base, module), _definitions(head, module)
+    return [(module, name) for name in (one | other) if one.get(name) != other.get(name)]
+
+
+def _definitions(arm: ArmSource, module: str) -> dict[str, str]:
+    try:
+        facts = arm.sources.facts(module)
+        return {} if facts is None else facts.definitions
+    except LiftError:
+        return {}  # a target that needs it is refused, and says so
 
 
 def _within(key: Key, reached: set[Key], changed: Sequence[Key]) -> bool:
