@@ -21,6 +21,7 @@ _BUILDER = (
     "vllm.v1.sample.logits_processor.state:BatchUpdateBuilder",
     "vllm.v1.sample.logits_processor:BatchUpdateBuilder",
 )
+_ADAPTER = ("vllm.v1.sample.logits_processor:AdapterLogitsProcessor",)
 _MOST = 8
 """Most requests in a batch."""
 
@@ -222,12 +223,17 @@ def _pool(row: axes.Row, s: axes.Stream, fields: Fields) -> Pool:
     return {"steps": made, "outputs": outputs, "logits": _logits(row, s, len(made))}
 
 
-def _drive(symbols: Sequence[str], state: Callable[[Any], Any]) -> Callable[[Arm, Pool], Call]:
-    """Prepares a call that takes a processor through the steps and returns the logits and its state after each."""
+def _drive(find: Sequence[str] | Callable[[Arm], Any], state: Callable[[Any], Any]) -> Callable[[Arm, Pool], Call]:
+    """Prepares a call that takes a processor through the steps and returns the logits and its state after each.
+
+    Args:
+        find: symbols of the processor's class, newest first; or what makes it of the arm's classes.
+    """
 
     def prepare(arm: Arm, pool: Pool) -> Call:
         most = len(pool["logits"]) // len(pool["steps"])
-        processor = metadata.processor(arm, symbols, most, torch.device(arm.device))
+        cls = find(arm) if callable(find) else arm.first(*find)
+        processor = metadata.processor(arm, cls, most, torch.device(arm.device))
         outputs = pool["outputs"]
         updates = [metadata.batch_update(arm, step, outputs) if step["update"] else None for step in pool["steps"]]
         logits = pool["logits"]
@@ -467,7 +473,7 @@ def _draft_pool(row: axes.Row, s: axes.Stream) -> Pool:
 
 def _prepare_drafts(arm: Arm, pool: Pool) -> Call:
     most = max(_MOST, len(pool["num_draft_tokens"]))
-    processor = metadata.processor(arm, metadata.MIN_TOKENS, most, torch.device(arm.device))
+    processor = metadata.processor(arm, arm.first(*metadata.MIN_TOKENS), most, torch.device(arm.device))
     processor.update_state(metadata.batch_update(arm, pool["step"], pool["outputs"]))
     function = processor.apply_with_spec_decode
     return Call(function, kwargs=arm.bind(function, pool))
@@ -482,6 +488,75 @@ def _draft_cases() -> Iterator[Case]:
         contract=lambda row: _sent(row) and row["batch"] > 0,
         alone={"stop": ("id V",), "dtype": (torch.bfloat16, torch.float64), "batch": (0,)},
     )
+
+
+# --- a processor of the user's own, for one request at a time ---------------------------------------------------------
+
+
+def _adapted_fields(row: axes.Row, s: axes.Stream) -> dict[str, Any]:
+    kind = s.choice(_KINDS[:-1]) if row["kind"] == "mixed" else row["kind"]
+    return {"extra_args": {"kind": kind, "add": float(s.integer(1, 9))}}
+
+
+_KINDS = ("in place", "a new row", "with the prompt", "not wanted")
+"""What a request's own processor does; whether it takes the prompt beside the output tokens."""
+
+_ADAPTED_AXES: axes.Axes = {**_COMMON, "kind": ("mixed", *_KINDS), "prompt": ("there", "absent")}
+
+
+def _adapted_pool(row: axes.Row, s: axes.Stream) -> Pool:
+    pool = _pool(row, s, _adapted_fields)
+    for step in pool["steps"]:
+        step["added"] = [
+            (index, fields, (prompt or []) if row["prompt"] == "there" else None, name)
+            for index, fields, prompt, name in step["added"]
+        ]
+    return pool
+
+
+def _adapts(row: axes.Row) -> bool:
+    """A function that takes the prompt is refused where there is none."""
+    return bool(row["prompt"] == "there" or row["kind"] not in ("with the prompt", "mixed"))
+
+
+def _adapted_cases() -> Iterator[Case]:
+    yield from axes.cases_from(
+        _ADAPTED_AXES, _adapted_pool, name="v1.adapter", contract=_contract, allowed=_adapts, limit=70
+    )
+
+
+def _in_place(add: float, outputs: list[int], logits: torch.Tensor) -> torch.Tensor:
+    logits[: len(outputs)] += add
+    return logits
+
+
+def _new_row(add: float, outputs: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return logits - add * len(outputs)
+
+
+def _with_prompt(add: float, prompt: list[int], outputs: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return logits + add * len(prompt) - len(outputs)
+
+
+def _own_processor(arm: Arm) -> Any:
+    """A user's subclass of the arm's adapter, as its documentation asks for."""
+
+    def is_argmax_invariant(self: Any) -> bool:
+        return False
+
+    def new_req_logits_processor(self: Any, params: Any) -> Any:
+        asked = params.extra_args
+        kind = asked["kind"] if asked else _KINDS[-1]
+        if kind == _KINDS[-1]:
+            return None
+        add = asked["add"]
+        if kind == "with the prompt":
+            return lambda prompt, outputs, logits: _with_prompt(add, prompt, outputs, logits)
+        function = _in_place if kind == "in place" else _new_row
+        return lambda outputs, logits: function(add, outputs, logits)
+
+    own = {"is_argmax_invariant": is_argmax_invariant, "new_req_logits_processor": new_req_logits_processor}
+    return type("Own", (arm.first(*_ADAPTER),), own)
 
 
 # --- the builder of batch updates -------------------------------------------------------------------------------------
@@ -597,6 +672,15 @@ TARGETS = (
         relations=(relations.relaid("logits"),),
         rows=("return", "logits"),
         shapes=shapes.of_cases(_draft_cases, "vocabulary", "drafts"),
+    ),
+    Target(
+        name="v1.adapter",
+        symbols=_ADAPTER,
+        cases=_adapted_cases,
+        prepare=_drive(_own_processor, lambda processor: sorted(processor.req_info)),
+        uses=_uses(_ADAPTER, "_new_state"),
+        relations=_RELATIONS,
+        shapes=shapes.of_cases(_adapted_cases, "vocabulary", most=shapes.MOST // 2, also=_added_once),
     ),
     Target(
         name="v1.batch_update_builder",

@@ -111,14 +111,14 @@ def logprobs_mode(arm: Arm, name: str) -> Any:
     return name
 
 
-def processor(arm: Arm, symbols: Sequence[str], max_requests: int, device: torch.device, **config: Any) -> Any:
+def processor(arm: Arm, cls: Any, max_requests: int, device: torch.device, **config: Any) -> Any:
     """A logits processor of the arm that has seen no request.
 
     Args:
+        cls: its class.
         max_requests: most requests in a batch.
         config: further attributes of the engine's configuration.
     """
-    cls = arm.first(*symbols)
     scheduler = SimpleNamespace(max_num_seqs=max_requests)
     engine = SimpleNamespace(scheduler_config=scheduler, **config)
     pool = {"vllm_config": engine, "_": engine, "device": device, "is_pin_memory": False}
@@ -166,7 +166,7 @@ def logits_processors(arm: Arm, batch: int, requests: Sequence[Mapping[str, Any]
     if not any(arm.has(symbol) for symbol in PROCESSORS):
         raise ApiChange("there are no logits processors in this tree")
     size = max(batch, 1)
-    made = [processor(arm, symbols, size, device) for symbols in (MIN_TOKENS, LOGIT_BIAS, MIN_P)]
+    made = [processor(arm, arm.first(*symbols), size, device) for symbols in (MIN_TOKENS, LOGIT_BIAS, MIN_P)]
     if any(requests):
         lists = {str(i): outputs[i] if i < len(outputs) else [] for i in range(batch)}
         step = {

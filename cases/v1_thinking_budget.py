@@ -44,6 +44,15 @@ BUDGETS = ("mixed", 3, 0, 1, 2, 8, 100, "none", -1)
 DRAFTS = ("none", "right", "one wrong", "all wrong", "ragged", "end tokens", "placeholders")
 CHANGES = ("none", "one leaves", "moved", "swapped", "replaced", "all leave")
 
+_STALLS: dict[str, tuple[int, ...]] = {
+    "never": (),
+    "first steps": (0, 1),
+    "on the way": (4, 6, 7),
+    "every other step": (1, 3, 5, 7, 9, 11, 13),
+    **{f"step {number}": (number,) for number in range(1, 7)},
+}
+"""Steps whose token the first request does not get, as while its prompt is computed in chunks, or again."""
+
 _AXES: axes.Axes = {
     "script": SCRIPTS,
     "prompt": PROMPTS,
@@ -55,6 +64,7 @@ _AXES: axes.Axes = {
     "batch": (3, 1, 5),
     "who": ("all", "first", "last", "none"),
     "rows": ("one a request", "one a draft"),
+    "stalls": tuple(_STALLS),
 }
 
 
@@ -140,6 +150,7 @@ def _build(row: axes.Row, s: axes.Stream) -> Pool:
         "drafts": row["drafts"],
         "wrong": s.integers(0, 4, (64,)).tolist(),
         "rows": row["rows"],
+        "stalls": list(_STALLS[row["stalls"]]),
         "steps": 14,
     }
 
@@ -220,8 +231,11 @@ class _Engine:
             out[row, self.wanted(number, position)] = 5.0
         return out
 
-    def accept(self, drafts: list[list[int]], target: torch.Tensor, bonus: torch.Tensor) -> list[list[int]]:
-        """Greedy acceptance: drafts up to the first that is not the likeliest, which replaces it; then the bonus."""
+    def accept(self, step: int, drafts: list[list[int]], target: torch.Tensor, bonus: torch.Tensor) -> list[list[int]]:
+        """Greedy acceptance: drafts up to the first that is not the likeliest, which replaces it; then the bonus.
+
+        A request that stalls in this step gets nothing of it.
+        """
         likeliest, extra = target.argmax(1).tolist(), bonus.argmax(1).tolist()
         emitted, row = [], 0
         for slot, number in enumerate(self.slots):
@@ -233,6 +247,8 @@ class _Engine:
             else:
                 tokens.append(extra[slot])
             row += len(drafts[slot])
+            if number == 0 and step in self.pool["stalls"]:
+                tokens = []
             self.outputs[str(number)] += tokens
             emitted.append(tokens)
         return emitted
@@ -285,7 +301,7 @@ def _step_of_holder(engine: _Engine, holder: Any) -> Callable[[int], Any]:
             if engine.most_drafts:
                 target = holder.apply_to_logits(target, False, spec)
         forced = (_forced(bonus), _forced(target))
-        return tracked, engine.accept(drafts, target, bonus), forced, _state(holder)
+        return tracked, engine.accept(number, drafts, target, bonus), forced, _state(holder)
 
     return step
 
@@ -296,7 +312,7 @@ def _step_of_processor(engine: _Engine, processor: Any) -> Callable[[int], Any]:
         bonus = engine.logits([(request, len(engine.outputs[str(request)])) for request in engine.slots])
         bonus = processor.apply(bonus)
         nothing = torch.zeros(0, 16)
-        emitted = engine.accept([[] for _ in engine.slots], nothing, bonus)
+        emitted = engine.accept(number, [[] for _ in engine.slots], nothing, bonus)
         return bool(processor._state), emitted, (_forced(bonus), []), _state(processor)
 
     return step
@@ -325,7 +341,9 @@ def _prepare(arm: Arm, pool: Pool) -> Call:
     elif engine.most_drafts:
         raise ApiChange("ThinkingTokenBudgetLogitsProcessor does not take drafts")
     else:
-        step = _step_of_processor(engine, metadata.processor(arm, (PROCESSOR,), _MOST, device, reasoning_config=config))
+        step = _step_of_processor(
+            engine, metadata.processor(arm, arm.get(PROCESSOR), _MOST, device, reasoning_config=config)
+        )
     return Call(lambda: [step(number) for number in range(pool["steps"])], watch={"outputs": engine.outputs})
 
 
@@ -340,6 +358,15 @@ def _cases() -> Iterator[Case]:
     yield from axes.cases_from(bare, _build, name=name, contract=_contract, covers=3)
     drafted = {**_AXES, "drafts": DRAFTS[1:]}
     yield from axes.cases_from(drafted, _build, name=name, contract=_contract, prefix="drafts: ")
+    stalls = {**drafted, "stalls": tuple(_STALLS)[4:], "drafts": ("right", "one wrong"), "budget": (3, 8, 2)}
+    rows = [
+        {**axes.plain(stalls), "stalls": stall, "drafts": drafts, "budget": budget, "end": end}
+        for stall in stalls["stalls"]
+        for drafts in stalls["drafts"]
+        for budget in stalls["budget"]
+        for end in (1, 2)
+    ]
+    yield from axes.cases_from(stalls, _build, name=name, contract=_contract, rows=rows, prefix="stalls: ")
 
 
 TARGETS = (

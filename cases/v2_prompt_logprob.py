@@ -158,6 +158,7 @@ def _spans(steps: str) -> list[list[tuple[int, int]]]:
         "in two": [[(0, 3), (0, 2)], [(3, 5), (2, 4)]],
         "cut at the last token": [[(0, 4), (0, 3)], [(4, 5), (3, 4)]],
         "resumed": [whole],
+        "begun in a cache": [[(3, 5), (1, 4)]],
         "one token at a time": [[(i, i + 1), (min(i, 3), min(i, 3) + 1)] for i in range(5)],
     }[steps]
 
@@ -186,10 +187,47 @@ def worker_cases() -> Iterator[Case]:
     yield from axes.cases_from(WORKER_AXES, _worker_pool, name="v2.prompt_logprobs_worker", limit=40)
 
 
+_METHODS = ("compute_prompt_logprobs", "compute_prompt_token_id_logprobs")
+
+GIVEN_AXES = {
+    "first row": ((0, 2), (None, None), (3, 4), (1, 0), (0, 5)),
+    "ids": ("drawn", "padded", "one", "read-only", "only padding"),
+    "who": ("both", "first", "neither"),
+    "mode": ("raw_logprobs", "raw_logits", "processed_logits", "processed_logprobs"),
+    **WORKER_AXES,
+    "steps": (*WORKER_AXES["steps"], "begun in a cache"),
+    "requests": ((None, None),),
+}
+
+
+def _given_pool(row: Row, s: Stream) -> Pool:
+    """Requests that name the ids whose scores they want, in each row of the prompt from one on; -1 pads."""
+    width = 1 if row["ids"] == "one" else 3
+    given: list[dict[str, Any]] = []
+    for number, (first, prompt) in enumerate(zip(row["first row"], _PROMPTS, strict=True)):
+        wanted = row["who"] == "both" or (row["who"] == "first" and number == 0)
+        ids = s.integers(0, row["vocab"], (max(prompt - 1 - (first or 0), 0), width))
+        if row["ids"] == "only padding":
+            ids[:] = -1
+        elif row["ids"] == "padded":
+            ids[:, -1] = -1
+        given.append({"prompt_logprob_token_ids": ids.numpy(), "prompt_logprob_start": first} if wanted else {})
+    made = {"given": given, "read-only": row["ids"] == "read-only", "mode": row["mode"], "method": _METHODS[1]}
+    return {**_worker_pool(row, s), **made}
+
+
+def given_cases() -> Iterator[Case]:
+    yield from axes.cases_from(GIVEN_AXES, _given_pool, name="v2.prompt_token_id_scores", limit=45)
+
+
 def prepare_worker(arm: Arm, pool: Pool) -> Call:
     """Two requests in slots 2 and 1; their prompts come in one or several steps."""
     cls = arm.get(WORKER)
-    worker = cls(**arm.bind(cls, {"max_num_reqs": SLOTS, "device": pool["all_token_ids"].device}))
+    values = {"max_num_reqs": SLOTS, "device": pool["all_token_ids"].device}
+    if "mode" in pool:
+        values["logprobs_mode"] = pool["mode"]
+    worker = cls(**arm.bind(cls, values))
+    method = pool.get("method", _METHODS[0])
     slots = np.array([2, 1], dtype=np.int32)
     prompt_lens = pool["prompt_len"].cpu().numpy()
     prefill_lens = pool["prefill_len"].cpu().numpy()
@@ -224,11 +262,16 @@ def prepare_worker(arm: Arm, pool: Pool) -> Call:
             "prefill_lens": prefill_lens,
             "num_computed_prefill_tokens": computed,
         }
-        return worker.compute_prompt_logprobs(**arm.bind(worker.compute_prompt_logprobs, values))
+        compute = getattr(worker, method)
+        values = arm.bind(compute, values)
+        return (compute if method == _METHODS[0] else _in_chunks(arm, WORKER, compute))(**values)
 
     def life() -> list[Any]:
-        for name, slot, number in zip(("a", "b"), slots.tolist(), pool["requests"], strict=True):
-            worker.add_request(name, slot, sampling_params({"prompt_logprobs": number}))
+        asked = [{"prompt_logprobs": number} for number in pool["requests"]]
+        for name, slot, one, more in zip("ab", slots.tolist(), asked, pool.get("given", ({}, {})), strict=True):
+            if more and pool["read-only"]:
+                more["prompt_logprob_token_ids"].flags.writeable = False
+            worker.add_request(name, slot, sampling_params({**one, **more}))
         found: list[Any] = []
         for number in range(len(pool["spans"])):
             found.append(step(number))
@@ -262,8 +305,17 @@ TARGETS = (
         (WORKER,),
         worker_cases,
         prepare_worker,
-        uses=tuple(f"{WORKER}.{m}" for m in ("__init__", "add_request", "remove_request", "compute_prompt_logprobs")),
+        uses=tuple(f"{WORKER}.{m}" for m in ("__init__", "add_request", "remove_request", _METHODS[0])),
         triton=True,
         shapes=shapes.of_cases(worker_cases, "vocabulary", batches=(2,)),
+    ),
+    Target(
+        "v2.prompt_token_id_scores",
+        (f"{WORKER}.{_METHODS[1]}",),
+        given_cases,
+        prepare_worker,
+        uses=tuple(f"{WORKER}.{m}" for m in ("__init__", "add_request", "remove_request")),
+        triton=True,
+        shapes=shapes.of_cases(given_cases, "vocabulary", batches=(2,)),
     ),
 )

@@ -40,6 +40,7 @@ SAMPLING_DEFAULTS: dict[str, Any] = {
     "all_stop_token_ids": (),
     "structured_outputs": None,
     "thinking_token_budget": None,
+    "trace_decode_token_ids": None,
     "extra_args": None,
     "watermark": None,
 }

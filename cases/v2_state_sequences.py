@@ -57,13 +57,17 @@ SEQUENCES = (
     "wild",
 )
 _BREAKS_HABITS = frozenset(("slots that were left", "flushed late", "wild"))
+_FREQUENT = 8
+"""Ids below it are what requests bring, so that markers and words meet among them."""
+
 Operation = dict[str, Any]
 Draw = Callable[[Stream, int], dict[str, Any]]
 """What a request asks for, out of a stream and the vocabulary size."""
 
 
 class _Script:
-    """The operations of a sequence: `leave`, `add`, `flush` and `step`, in plain values."""
+    """The operations of a sequence in plain values: `leave`, `add`, `flush`, `step` and, for a request that is given
+    without its earlier steps, `grow`."""
 
     def __init__(self, row: Row, s: Stream, draw: Draw) -> None:
         self.row, self.s, self.draw = row, s, draw
@@ -79,7 +83,9 @@ class _Script:
     def add(self, slot: int) -> None:
         self.held = [*[each for each in self.held if each != slot], slot]
         self.free = [each for each in self.free if each != slot]
-        self.done.append({"do": "add", "slot": slot, "request": self.draw(self.s, self.row["vocab"])})
+        vocab, brought = self.row["vocab"], _at_first(1, slot)
+        tokens = [self.s.integer(0, min(vocab, _FREQUENT)) for _ in range(brought)]
+        self.done.append({"do": "add", "slot": slot, "tokens": tokens, "request": self.draw(self.s, vocab)})
 
     def flush(self) -> None:
         self.done.append({"do": "flush"})
@@ -154,11 +160,17 @@ def script(row: Row, s: Stream, draw: Draw) -> list[Operation]:
     return made.done
 
 
+def _at_first(which: int, slot: int) -> int:
+    """Prompt, prefill or total tokens of a request that comes into a slot."""
+    tokens: int = LENGTHS[which][slot % len(LENGTHS[which])]
+    return tokens
+
+
 def _pool(row: Row, s: Stream, draw: Draw) -> Pool:
     vocab, operations = row["vocab"], script(row, s, draw)
     steps = [operation for operation in operations if operation["do"] == "step"]
     rows = sum(count + 1 for step in steps for count in step["drafts"])
-    each = [[values[slot % len(values)] for slot in range(_slots(row))] for values in LENGTHS]
+    each = [[_at_first(which, slot) for slot in range(_slots(row))] for which in range(len(LENGTHS))]
     return {
         **token_state(s, vocab, each[0], each[1], each[2], width=max(each[2]) + len(steps) + 4),
         "operations": operations,
@@ -185,7 +197,7 @@ def _contract(row: Row) -> bool:
 def _cases(name: str, draw: Draw) -> Callable[[], Iterator[Case]]:
     def cases() -> Iterator[Case]:
         build = functools.partial(_pool, draw=draw)
-        yield from axes.cases_from(_axes(), build, name=name, contract=_contract, limit=15)
+        yield from axes.cases_from(_axes(), build, name=name, contract=_contract, covers=2, limit=32)
         if draw is _sampling:  # the oldest versions have no stage for the temperature
             build = functools.partial(_pool, draw=_without_temperature)
             yield from axes.cases_from(
@@ -231,6 +243,7 @@ def _prepare(symbol: str, work: Process, kept: Sequence[str], **more: Any) -> Ca
             for operation in pool["operations"]:
                 match operation["do"]:
                     case "add":
+                        _move_in(pool, operation)
                         add_request(arm, state, operation["slot"], operation["request"], pool)
                     case "flush":
                         flush(arm, state, pool)
@@ -241,11 +254,20 @@ def _prepare(symbol: str, work: Process, kept: Sequence[str], **more: Any) -> Ca
                         first += rows
                         for slot in set(operation["slots"]):
                             pool["total_len"][slot] += 1
+                    case "grow":
+                        pool["total_len"][operation["slot"]] += operation["by"]
             return {"steps": seen, **snapshot(state, kept)}
 
         return Call(life)
 
     return prepare
+
+
+def _move_in(pool: Pool, operation: Operation) -> None:
+    """A request's tokens come into its slot, in front of what is left there of the one before."""
+    slot, tokens = operation["slot"], operation["tokens"]
+    pool["all_token_ids"][slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+    pool["total_len"][slot] = _at_first(2, slot)
 
 
 def _applied(names: Sequence[str]) -> Process:
@@ -478,16 +500,15 @@ def _without_those_before(pool: Pool) -> Pool | None:
         return None
     kept = [o for i, o in enumerate(operations[:last]) if o["do"] == "add" and newest[o["slot"]] == i]
     used = sum(count + 1 for o in operations[:last] if o["do"] == "step" for count in o["drafts"])
-    lengths = pool["total_len"].clone()
-    for operation in operations[:last]:
-        for slot in set(operation["slots"]) if operation["do"] == "step" else ():
-            lengths[slot] += 1
+    grown: list[Operation] = [
+        {"do": "grow", "slot": slot, "by": sum(slot in o.get("slots", ()) for o in operations[came:last])}
+        for slot, came in newest.items()
+    ]
     return {
         **pool,
-        "operations": [*kept, {"do": "flush"}, operations[last]],
+        "operations": [*kept, {"do": "flush"}, *grown, operations[last]],
         "logits": pool["logits"][used:],
         "input_ids": pool["input_ids"][used:],
-        "total_len": lengths,
     }
 
 

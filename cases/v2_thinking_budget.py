@@ -29,10 +29,12 @@ MARKERS = {
     "three tokens": ((20, 21, 22), (30, 31, 32), (30, 31, 32)),
 }
 """Start, natural end and forced end of reasoning."""
+STALE = ("start goes on in stale tokens", "end goes on in stale tokens")
+"""A marker begins with the last of a request's tokens; the rest of it is what another request left behind them."""
 PLACES = (
     *("in the prompt", "in the output", "at the very end", "across prompt and output", "across output and drafts"),
     *("in the drafts", "nowhere", "ended", "ended and begun again", "forced end begun", "forced end begun in drafts"),
-    *("at the very start", "cut off"),
+    *("at the very start", "cut off", *STALE),
 )
 AXES = {
     "place": PLACES,
@@ -72,7 +74,7 @@ def _tokens(
         "at the very start": 0,
         "cut off": len(tokens) - 1,
     }.get(place, 2)
-    if place == "nowhere":
+    if place in ("nowhere", STALE[0]):
         return tokens
     _put(tokens, at, start)
     if place.startswith("ended"):
@@ -86,6 +88,13 @@ def _tokens(
     return tokens
 
 
+def _leave_stale(tokens: torch.Tensor, place: str, markers: tuple[Sequence[int], ...], total: int) -> None:
+    """Put a marker of :data:`STALE` among the tokens of a slot."""
+    if place in STALE:
+        marker = markers[STALE.index(place)]
+        tokens[total - 1 : total - 1 + len(marker)] = torch.tensor(marker, dtype=torch.int32)
+
+
 def _pool(row: Row, s: Stream) -> Pool:
     rows = rows_of(row["drafts"])
     markers = MARKERS[row["markers"]]
@@ -97,7 +106,8 @@ def _pool(row: Row, s: Stream) -> Pool:
     for slot, drafts in zip(rows.slots, rows.drafts, strict=True):
         tokens = _tokens(row["place"], markers, drafts, s, total)
         state["all_token_ids"][slot, :total] = torch.tensor(tokens[:total], dtype=torch.int32)
-        input_ids += [tokens[total - 1], *tokens[total:]]
+        _leave_stale(state["all_token_ids"][slot], row["place"], markers, total)
+        input_ids += [int(state["all_token_ids"][slot, total - 1]), *tokens[total:]]
     budget = torch.full((count,), -1, dtype=torch.int32)
     for request, slot in enumerate(rows.slots):
         if row["only"] == "both" or request == ("first", "second").index(row["only"]):
@@ -145,8 +155,14 @@ def cases() -> Iterator[Case]:
         name="v2.apply_thinking_budget",
         contract=lambda row: row["cache"] != "stale" and len(row["drafts"]) > 0,
         alone={"drafts": ((),)},
-        limit=61,
+        limit=70,
     )
+    rows = [
+        {**axes.plain(AXES), "place": place, "markers": markers, "cache": "warm", "drafts": drafts}
+        for place in STALE
+        for markers, drafts in (("two tokens", (2, 1)), ("three tokens", (0, 0)), ("two tokens", (0, 0)))
+    ]
+    yield from axes.cases_from(AXES, _pool, name="v2.apply_thinking_budget", rows=rows, prefix="left behind: ")
     # Histories that are scanned in blocks, from the end.
     places = ("across scanned blocks", "at the very start", "in the output", "ended", "nowhere")
     rows = [
@@ -177,8 +193,10 @@ def _state_pool(row: Row, s: Stream) -> Pool:
     markers = row["markers"] if row["markers"] != "none" else "two tokens"
     rest = {"cache": "cold", "only": "both", "dtype": "float32", "layout": "padded rows", "budget": 0}
     pool = _pool({**rest, **row, "markers": markers, "budget": 0}, s)
+    later = _tokens("at the very start", MARKERS[markers], 0, s, _TOTAL)
     return {
         **pool,
+        "later_tokens": torch.tensor(later, dtype=torch.int32),
         "markers": [] if row["markers"] == "none" else [list(marker) for marker in MARKERS[markers]],
         "budget": row["budget"],
         "again": row["again"],
@@ -193,12 +211,20 @@ def state_cases() -> Iterator[Case]:
         name="v2.thinking_budget_state",
         contract=lambda row: len(row["drafts"]) > 0,
         alone={"drafts": ((),)},
-        limit=37,
+        limit=44,
+    )
+    again = {**axes.plain(STATE_AXES), "again": "slot with another budget"}
+    rows = [{**again, "place": place} for place in PLACES]
+    yield from axes.cases_from(
+        STATE_AXES, _state_pool, name="v2.thinking_budget_state", rows=rows, prefix="a slot that is taken again: "
     )
 
 
 def prepare_state(arm: Arm, pool: Pool) -> Call:
-    """Requests with a budget come into the step's slots; one or two steps of the same rows are processed."""
+    """Requests with a budget come into the step's slots; one or two steps of the same rows are processed.
+
+    Before the second another request, with tokens of its own, may have come into the first slot.
+    """
     config = None
     if pool["markers"]:
         start, natural, forced = pool["markers"]
@@ -221,6 +247,7 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
         for step in range(pool["steps"]):
             if step and pool["again"] != "no":
                 other = 1 if "another" in pool["again"] else None
+                pool["all_token_ids"][slots[0], : len(pool["later_tokens"])] = pool["later_tokens"]
                 add_request(arm, state, slots[0], {"thinking_token_budget": other}, pool)
                 flush(arm, state, pool)
             found[f"logits {step}"] = process(arm, state, APPLY_METHODS, pool["logits"], context).clone()
