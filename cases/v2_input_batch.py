@@ -66,6 +66,7 @@ STAGES = (
     "prefill ends",
     "one token after the prefill",
     "drafts begin in the prefill",
+    "logits begin where the prefill ends",
     "one prefills",
 )
 COMBINE_AXES = {
@@ -85,6 +86,7 @@ def _prefills(stage: str, lengths: Sequence[int], logits: Sequence[int]) -> list
         "prefill": [length + 3 for length in lengths],
         "prefill ends": list(lengths),
         "one token after the prefill": [length - 1 for length in lengths],
+        "logits begin where the prefill ends": [length - count for length, count in zip(lengths, logits, strict=True)],
         "drafts begin in the prefill": [length - count + 1 for length, count in zip(lengths, logits, strict=True)],
     }
     if stage == "one prefills":

@@ -159,6 +159,7 @@ def _spans(steps: str) -> list[list[tuple[int, int]]]:
         "cut at the last token": [[(0, 4), (0, 3)], [(4, 5), (3, 4)]],
         "resumed": [whole],
         "begun in a cache": [[(3, 5), (1, 4)]],
+        "all in a cache": [[(5, 6), (4, 5)]],
         "one token at a time": [[(i, i + 1), (min(i, 3), min(i, 3) + 1)] for i in range(5)],
     }[steps]
 
@@ -195,7 +196,7 @@ GIVEN_AXES = {
     "who": ("both", "first", "neither"),
     "mode": ("raw_logprobs", "raw_logits", "processed_logits", "processed_logprobs"),
     **WORKER_AXES,
-    "steps": (*WORKER_AXES["steps"], "begun in a cache"),
+    "steps": (*WORKER_AXES["steps"], "begun in a cache", "all in a cache"),
     "requests": ((None, None),),
 }
 
@@ -217,7 +218,10 @@ def _given_pool(row: Row, s: Stream) -> Pool:
 
 
 def given_cases() -> Iterator[Case]:
-    yield from axes.cases_from(GIVEN_AXES, _given_pool, name="v2.prompt_token_id_scores", limit=45)
+    name, first = "v2.prompt_token_id_scores", axes.plain(GIVEN_AXES)
+    yield from axes.cases_from(GIVEN_AXES, _given_pool, name=name, limit=45)
+    rows = [{**first, "first row": row, "steps": s} for row in GIVEN_AXES["first row"] for s in GIVEN_AXES["steps"]]
+    yield from axes.cases_from(GIVEN_AXES, _given_pool, name=name, rows=rows, prefix="rows by steps: ")
 
 
 def prepare_worker(arm: Arm, pool: Pool) -> Call:

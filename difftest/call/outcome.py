@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from difftest.call.addresses import without_addresses
-from difftest.call.bounds import BOUNDS
+from difftest.call.bounds import BOUNDS, WRITE
 from difftest.call.freeze import Freezer, Frozen
 from difftest.call.poison import POISON
 from difftest.call.process import ProcessState
@@ -36,6 +36,7 @@ class Outcome(NamedTuple):
             which lists, dicts and objects of it are an input's: (number, what it is, -1).
         process: settings of the process that the call left changed: (name, value); put back afterwards.
         unread: what could not be read of all this, in words: nothing can be said of it.
+        beyond: whether kernels wrote outside of their tensors; None when that is not known.
     """
 
     returned: Frozen | None
@@ -46,6 +47,7 @@ class Outcome(NamedTuple):
     aliases: tuple[tuple[int, str, int], ...]
     process: tuple[tuple[str, str], ...] = ()
     unread: tuple[str, ...] = ()
+    beyond: bool | None = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ class Caller:
         if shared := _shared_objects(output, inputs):
             aliases += shared
         unread = (*output.unread, *inputs.unread)
-        return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process, unread)
+        beyond = WRITE in BOUNDS.outside if BOUNDS.followed else None
+        return Outcome(returned, raised, tuple(changed), watched, rng, aliases, process, unread, beyond)
 
     def frozen_result(self, result: Any) -> Frozen:
         """A return value of an earlier call as it is now."""

@@ -28,6 +28,8 @@ _BYTES = ("bytes", "bytearray", "memoryview")
 _SEQUENCES = ("ints", "items")
 _NOTHING: Undefined = {}
 _NO_INPUTS: Mapping[str, Frozen] = {}
+BEYOND, WRITTEN = "memory outside of the kernels' tensors", "written"
+"""A leaf, and what is said of the version whose kernels write there."""
 OUTSIDE_THE_VIEW = "outside the view"
 """How the detail of a difference in memory that an input's view does not show begins."""
 _NAMES, _RAISED = " names", " raised"  # no class has such a name
@@ -214,6 +216,10 @@ def compare(
     found += _undefined_apart(base_undefined, head_undefined, found, named)
     if both_return and "aliases" not in unsteady and base.aliases != head.aliases:
         found.append(Difference(Kind.ALIAS, "return", _aliases_text(base.aliases), _aliases_text(head.aliases)))
+    known = both_return and not as_recorded and None not in (base.beyond, head.beyond)
+    if known and base.beyond != head.beyond:
+        said = [WRITTEN if outcome.beyond else "kept" for outcome in (base, head)]
+        found.append(Difference(Kind.MUTATION, BEYOND, said[0], said[1]))
     return found
 
 

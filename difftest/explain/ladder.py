@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from difftest.compare.arrays import Elements, ulps
-from difftest.compare.outcomes import OUTSIDE_THE_VIEW, Difference
+from difftest.compare.outcomes import BEYOND, OUTSIDE_THE_VIEW, WRITTEN, Difference
 from difftest.result import Kind, Likeness
 
 _LEFT_ALONE = (("base", "head leaves it unchanged"), ("head", "base leaves it unchanged"))
@@ -49,6 +49,8 @@ def change(item: Difference) -> str:
     """What becomes what, where a kind of difference has few such changes, each with a cause of its own."""
     if item.kind is Kind.EXCEPTION:
         return ", ".join(f"{arm} {_outcome(text)}" for arm, text in (("base", item.base), ("head", item.head)))
+    if item.leaf == BEYOND:
+        return "head writes there, base does not" if item.head == WRITTEN else "base writes there, head does not"
     if item.kind is Kind.MUTATION:
         return next((f"input changed in {arm} only" for arm, said in _LEFT_ALONE if said in item.detail), "")
     if item.kind is Kind.TYPE:

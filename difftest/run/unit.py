@@ -9,14 +9,22 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from difftest.call.bounds import BOUNDS
+from difftest.call.bounds import BOUNDS, WRITE
 from difftest.call.freeze import Freezer
 from difftest.call.host import ASKED as HOST_ASKED
 from difftest.call.outcome import Caller, NotCalled, Outcome, is_environment, own_pool
 from difftest.call.poison import FILLS, POISON, fills
 from difftest.call.values import case_id
 from difftest.compare.excerpts import excerpts
-from difftest.compare.outcomes import Difference, compare, only_poison, uncompared, undefined_leaves, unstable_leaves
+from difftest.compare.outcomes import (
+    BEYOND,
+    Difference,
+    compare,
+    only_poison,
+    uncompared,
+    undefined_leaves,
+    unstable_leaves,
+)
 from difftest.errors import DifftestError
 from difftest.expect import Expectation
 from difftest.explain.ladder import change, direction, evidence, likeness
@@ -354,10 +362,10 @@ class UnitRun:
                 generators = generator_states(self.caller.prepared)
         base, head = runs[BASE][0], runs[HEAD][0]
         self.earlier_results(live)
-        for does, both in ((outside[HEAD] - outside[BASE], False), (outside[HEAD] & outside[BASE], True)):
-            if does - self.outside[both]:
-                self.outside[both].update(does)
-                self.notes.append(outside_note(does, identity, both, followed[BASE]))
+        alone = outside[HEAD] - outside[BASE]
+        compared = {WRITE} if _writes_compared(base, head) else set()
+        self.note_outside(alone - compared, identity, False, followed[BASE])
+        self.note_outside(outside[HEAD] & outside[BASE], identity, True, followed[BASE])
         if isinstance(base, NotCalled) or isinstance(head, NotCalled):
             reason = _not_called_reason(base, head)
             self.counts["in_neither"] += base == head and reason.startswith("api-change")
@@ -399,6 +407,8 @@ class UnitRun:
             if isinstance(other, NotCalled):
                 head_undefined, unsteady = {}, ["call"]
             head = _lasting(head, other)
+        if not _writes_compared(base, head):
+            self.note_outside(alone & compared, identity, False, followed[BASE])
         if case.recorded is not None:
             self.recordings.of(case)["calls"] += 1
             self.recordings.check(case, self.arms[BASE], base, generators, base_undefined)
@@ -478,9 +488,17 @@ class UnitRun:
             found = [i.noted(said) if i.leaf.startswith(("return", "raised")) else i for i in found]
         for arm in (BASE, HEAD):
             does = outside[arm] - outside[1 - arm]
+            if any(item.leaf == BEYOND for item in found):
+                does = does - {WRITE}
             if does and followed[1 - arm] and base.raised is None and head.raised is None:
                 found[0] = found[0].noted(outside_detail(ARM_NAMES[arm], ARM_NAMES[1 - arm], does))
         self.differs(index, case, identity, found)
+
+    def note_outside(self, does: set[str], identity: str, both: bool, base_followed: bool) -> None:
+        """Note what head's kernels, or `both` versions', do outside of their tensors, the first time that they do."""
+        if does - self.outside[both]:
+            self.outside[both].update(does)
+            self.notes.append(outside_note(does, identity, both, base_followed))
 
     def wavering(
         self, index: int, case: Case, pool: Pool, known: tuple[tuple[int, Outcome | NotCalled], ...]
@@ -718,13 +736,24 @@ def _same(one: Outcome | NotCalled, other: Outcome | NotCalled) -> bool:
     a sign that the arm is not deterministic."""
     if isinstance(one, NotCalled) or isinstance(other, NotCalled):
         return one == other
-    return one._replace(process=()) == other._replace(process=())
+    return one._replace(process=(), beyond=None) == other._replace(process=(), beyond=None)
+
+
+def _writes_compared(base: Outcome | NotCalled, head: Outcome | NotCalled) -> bool:
+    """Whether a write of one version alone outside of its kernels' tensors is a difference."""
+    both = [o for o in (base, head) if isinstance(o, Outcome) and o.raised is None and o.beyond is not None]
+    return len(both) == len((base, head))
 
 
 def _lasting(outcome: Outcome, again: Outcome | NotCalled) -> Outcome:
     """An outcome with those changes of the process only that both of two calls leave: what one call alone does, such
-    as importing a library, or a thread of an earlier call that ended meanwhile, is not what the code does."""
-    if not isinstance(again, Outcome) or outcome.process == again.process:
+    as importing a library, or a thread of an earlier call that ended meanwhile, is not what the code does. Where it
+    wrote is known if it wrote there both times."""
+    if not isinstance(again, Outcome):
+        return outcome
+    if outcome.beyond != again.beyond:
+        outcome = outcome._replace(beyond=None)
+    if outcome.process == again.process:
         return outcome
     names = {name for name, _ in outcome.process}
     return outcome._replace(process=tuple([(name, text) for name, text in again.process if name in names]))

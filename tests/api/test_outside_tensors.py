@@ -1,4 +1,5 @@
-"""A kernel of head that reads or writes beyond its tensors is said to, though what comes out may be the same."""
+"""A kernel of head that reads beyond its tensors is said to, though what comes out may be the same; that one version's
+writes there is a difference."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from difftest.api import RunOptions, run
+from difftest.compare.outcomes import BEYOND
+from difftest.reports.causes import ways_words
 from difftest.reports.sentence import sentence
 from difftest.result import RunResult, is_outside_note
 from tests.planted.edited_trees import write
@@ -85,9 +88,44 @@ def test_a_read_beyond_the_tensors_is_named_with_a_case(tmp_path: Path) -> None:
     assert notes(again) == [note]
 
 
-def test_a_write_beyond_the_tensors_is_named(tmp_path: Path) -> None:
-    (note,) = notes(compared(tmp_path, "pass", WRITES))
-    assert note.startswith("head writes outside") and note.endswith("changes there is another thing in each process")
+@pytest.mark.parametrize(
+    ("base", "head", "values", "said"),
+    [
+        ("pass", WRITES, ("kept", "written"), "head writes there, base does not"),
+        (WRITES, "pass", ("written", "kept"), "base writes there, head does not"),
+        (READS, f"{READS}\n    {WRITES}", ("kept", "written"), "head writes there, base does not"),
+    ],
+)
+def test_a_write_of_one_version_beyond_the_tensors_is_a_difference(
+    tmp_path: Path, base: str, head: str, values: tuple[str, str], said: str
+) -> None:
+    result = compared(tmp_path, base, head, out=tmp_path / "out")
+    (target,) = result.targets
+    assert (target.verdict, target.cases.different, target.kinds) == ("different", 5, {"mutation": 5})
+    (mismatch, *_) = target.mismatches
+    assert (mismatch.leaf, mismatch.base, mismatch.head) == (BEYOND, *values)
+    assert not [note for note in notes(result) if "writes" in note] and not mismatch.detail
+    assert f"{BEYOND}: {said}" in ways_words(target.groups[0])
+    (reduced,) = target.reduced
+    assert not reduced.reason
+    script = [sys.executable, str(Path(reduced.path) / "reproduce.py")]
+    done = subprocess.run(script, capture_output=True, text=True, cwd="/")
+    assert (done.returncode, f"mutation at {BEYOND}" in done.stdout) == (1, True), done.stdout + done.stderr
+
+
+def test_what_both_versions_write_beyond_the_tensors_is_no_difference(tmp_path: Path) -> None:
+    result = compared(tmp_path, WRITES, WRITES.replace("1.0", "2.0"))
+    assert result.verdict == "identical"
+    (note,) = notes(result)
+    assert note.startswith("both versions write outside of their kernels' tensors")
+
+
+def test_a_write_that_undefined_memory_decides_on_is_no_difference_but_named(tmp_path: Path) -> None:
+    """Whether it is beyond the tensors depends on the fill, so one call cannot tell."""
+    extra = "tl.store(flags + tl.where(tl.load(out).to(tl.int32, bitcast=True) < 0, 3, 0), 1.0)"
+    result = compared(tmp_path, "tl.store(flags, 1.0)", extra)
+    assert BEYOND not in {mismatch.leaf for target in result.targets for mismatch in target.mismatches}
+    assert any(note.startswith("head writes outside") for note in notes(result))
 
 
 def test_what_is_read_beyond_the_tensors_is_undefined_in_each_process(tmp_path: Path) -> None:
@@ -118,7 +156,7 @@ def test_what_base_does_alone_is_not_named(tmp_path: Path, base: str, head: str)
     ("base", "head", "said"),
     [
         (READS, "value += 1.0", "in this case base reads outside of its kernels' tensors, head does not"),
-        ("value += 1.0", WRITES, "in this case head writes outside of its kernels' tensors, base does not"),
+        ("value += 1.0", WRITES, ""),  # that is a difference of its own
         (READS, f"{READS}\n    value += 1.0", ""),
     ],
 )
@@ -158,13 +196,6 @@ def test_what_is_far_beyond_the_tensors_ends_the_process(tmp_path: Path, base: s
     assert (target.verdict, set(target.kinds), target.cases.identical) == ("different", {"crash"}, 0)
     said = f"head {does} 1 GiB or more outside of its kernels' tensors, which ends the process (SIGSEGV)"
     assert [note for note in target.notes if "GiB" in note] == [said]
-
-
-def test_a_write_is_named_though_base_reads_outside(tmp_path: Path) -> None:
-    result = compared(tmp_path, READS, f"{READS}\n    {WRITES}")
-    assert result.verdict == "identical"
-    both, head = sorted(notes(result))
-    assert both.startswith("both versions read outside") and head.startswith("head writes outside")
 
 
 def test_a_table_of_addresses_is_followed(tmp_path: Path) -> None:
