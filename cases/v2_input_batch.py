@@ -40,7 +40,11 @@ def _slot_values(values: Sequence[int], slots: Sequence[int], other: int, dtype:
 
 # -- one row a logit -----------------------------------------------------------------------------------------------
 
-EXPAND_AXES = {"drafts": _DRAFTS, "mapping": MAPPINGS, "most": ("exact", "more than any has")}
+EXPAND_AXES = {
+    "drafts": ((2, 0, 1), (0, 0, 0), (3, 3), (0, 3, 0, 1), (7, 1)),
+    "mapping": MAPPINGS,
+    "most": ("exact", "more than any has"),
+}
 
 
 def _expand_pool(row: Row, s: Stream) -> Pool:

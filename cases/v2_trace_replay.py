@@ -10,7 +10,7 @@ import torch
 from difftest.cases import axes, shapes
 from difftest.cases.axes import IDS, Row, Stream, guarded
 from difftest.cases.v2_batch import GPU, MAPPINGS, rows_of, slots_for
-from difftest.cases.v2_state import add_request, flush, make_state, methods, token_state
+from difftest.cases.v2_state import add_request, flush, make_state, methods, request_slots, token_state
 from difftest.target import Arm, Call, Case, Pool, Target
 
 APPLY = f"{GPU}.sample.trace_replay:apply_trace_tokens"
@@ -61,32 +61,36 @@ def cases() -> Iterator[Case]:
 STATE_AXES = {
     "traces": ((3, None, 5), (None, None, None), (1, 1, 1), (9, 2, 0)),
     "again": ("no", "without a trace", "with a shorter one"),
+    "order": ("as they came", "reversed"),
     "steps": (6, 1),
 }
 
 
 def _state_pool(row: Row, s: Stream) -> Pool:
-    traces = [None if long is None else s.integers(500, 900, (long,)).tolist() for long in row["traces"]]
-    slots = [4, 1, 2]
-    lengths = [_PROMPT] * slots_for(3)
+    count = axes.sized(row, 3, 0)[0]
+    longs = [row["traces"][number % 3] for number in range(count)]
+    traces = [None if long is None else s.integers(500, 900, (long,)).tolist() for long in longs]
+    slots = list(request_slots(count))
+    lengths = [_PROMPT] * slots_for(count)
     return {
         **token_state(s, 100, lengths, lengths, lengths, _PROMPT + _WIDTH),
         "traces": traces,
         "again": row["again"],
-        "idx_mapping": torch.tensor(slots, dtype=torch.int32),
-        "sampled": s.integers(0, 500, (row["steps"], len(slots))),
+        "slots": slots,
+        "idx_mapping": torch.tensor(slots if row["order"] == "as they came" else slots[::-1], dtype=torch.int32),
+        "sampled": s.integers(0, 500, (row["steps"], count)),
     }
 
 
 def state_cases() -> Iterator[Case]:
-    yield from axes.cases_from(STATE_AXES, _state_pool, name="v2.trace_replay_state")
+    yield from axes.cases_from(STATE_AXES, _state_pool, name="v2.trace_replay_state", covers=2)
 
 
 def prepare_state(arm: Arm, pool: Pool) -> Call:
-    """Three requests come into slots 4, 1 and 2; each step samples a token for each, and half way another request may
-    have come into the first slot."""
+    """Requests come into slots; each step samples a token for each, and half way another request may have come into
+    the first one's slot."""
     state = make_state(arm, STATE, pool, 100)
-    slots = pool["idx_mapping"].tolist()
+    slots = pool["slots"]
 
     def life() -> list[Any]:
         for slot, trace in zip(slots, pool["traces"], strict=True):
@@ -124,6 +128,6 @@ TARGETS = (
         prepare_state,
         uses=methods(STATE, "apply_trace"),
         triton=True,
-        shapes=shapes.of_cases(state_cases, batches=(3,)),
+        shapes=shapes.of_cases(state_cases),
     ),
 )

@@ -31,8 +31,10 @@ EAGLE = "vllm/v1/spec_decode/utils.py"
 PROMPT_2 = f"{GPU}sample/prompt_logprob.py"
 THINKING_2 = f"{GPU}sample/thinking_budget.py"
 WATERMARK_2 = f"{GPU}sample/watermark.py"
+INPUTS_2 = f"{GPU}input_batch.py"
+TRACES_2 = f"{GPU}sample/trace_replay.py"
+ADAPTERS = "vllm/v1/sample/logits_processor/__init__.py"
 BUFFERS_2 = f"{GPU}buffer_utils.py"
-BATCH_2 = f"{GPU}input_batch.py"
 
 _TEMPERATURE = """\
         logits = self.apply_temperature(
@@ -209,6 +211,14 @@ FAULTS_V1 = (
           "    logits -= presence_penalties.unsqueeze(dim=1) * output_mask\n"
           "    logits -= frequency_penalties.unsqueeze(dim=1) * output_bin_counts\n", "v1.penalties_of_tensors",
           "value mutation"),
+    Fault("stale", "what is forced is forgotten in a step without a token", THINKING,
+          "                if spec_len > 0:\n                    if 0 < remaining_budget < spec_len:",
+          "                if spec_len > 0:\n                    if False:", "v1.thinking_budget"),
+    Fault("default", "processors that take the prompt are not known", ADAPTERS,
+          "if len(inspect.signature(req_lp).parameters) == 3:", "if len(inspect.signature(req_lp).parameters) > 3:",
+          "v1.adapter", "exception"),
+    Fault("row", "a new row is not put into the logits", ADAPTERS, "                    logits[req_idx] = new_logits\n",
+          "                    pass\n", "v1.adapter"),
 )  # fmt: skip
 
 FAULTS_V2 = (
@@ -290,7 +300,7 @@ FAULTS_V2 = (
           "row_ptr += row_idx * row_stride", "v2.staged_writes", "value mutation"),
     Fault("stale", "lengths of earlier writes stay", BUFFERS_2, "        self._staged_write_cu_lens.clear()\n", "",
           "v2.staged_writes", "value mutation crash undefined structure"),
-    Fault("boundary", "a finished prefill is a chunk", BATCH_2,
+    Fault("boundary", "a finished prefill is a chunk", INPUTS_2,
           "is_chunked_prefilling = seq_len < prefill_len\n\n    num_sampled",
           "is_chunked_prefilling = seq_len <= prefill_len\n\n    num_sampled", "v2.num_sampled_and_rejected",
           "value mutation"),
@@ -380,6 +390,52 @@ FAULTS_V2 = (
           "self.top_p.gpu[: len(expanded_idx_mapping)]", "v2.sampling_states"),
     Fault("order", "chunks by request", MASKS, "torch.cat([chunk.counts for chunk in chunks])",
           "torch.cat([chunk.counts for chunk in reversed(chunks)])", "v2.sampling_mask_cat"),
+    Fault("stale", "what was found in a slot stays for the next request", THINKING_2,
+          "        if self._reset_reqs:\n", "        if False:\n", "v2.thinking_budget_sequence", "value mutation"),
+    Fault("stale", "what was found in a slot stays for its next request", THINKING_2,
+          "        if self._reset_reqs:\n", "        if False:\n", "v2.thinking_budget_state", "value mutation"),
+    Fault("boundary", "a marker may end past the tokens", THINKING_2, "if i + NATURAL_END_LEN <= total_len:",
+          "if i < total_len:", "v2.apply_thinking_budget", "mutation value"),
+    Fault("mask", "places of rows are not masked", INPUTS_2,
+          "tl.store(expanded_idx_mapping_ptr + start_idx + block, req_state_idx, mask=mask)",
+          "tl.store(expanded_idx_mapping_ptr + start_idx + block, req_state_idx)", "v2.expand_idx_mapping", "mutation"),
+    Fault("row", "places count from the batch's first row", INPUTS_2, "+ start_idx + block, block, mask=mask)",
+          "+ start_idx + block, start_idx + block, mask=mask)", "v2.expand_idx_mapping"),
+    Fault("boundary", "a prompt's last token is sampled over", INPUTS_2,
+          "if NUM_NEW_SAMPLED_TOKENS > 0 and first_logit_seq_pos >= prefill_len:",
+          "if NUM_NEW_SAMPLED_TOKENS > 0 and first_logit_seq_pos >= prefill_len - 1:",
+          "v2.combine_sampled_and_draft_tokens", "mutation value"),
+    Fault("mapping", "drafts of the request in that row", INPUTS_2,
+          "draft_tokens_ptr + req_state_idx * draft_tokens_stride + block",
+          "draft_tokens_ptr + batch_idx * draft_tokens_stride + block",
+          "v2.combine_sampled_and_draft_tokens", "mutation value"),
+    Fault("stale", "lengths of a larger batch stay", INPUTS_2,
+          "            tl.store(seq_lens_ptr + block, 0, mask=mask)\n", "",
+          "v2.prepare_pos_seq_lens", "mutation value"),
+    Fault("boundary", "positions count from 1", INPUTS_2, "pos = num_computed_tokens + block\n",
+          "pos = num_computed_tokens + block + 1\n", "v2.prepare_pos_seq_lens", "mutation value"),
+    Fault("boundary", "the first draft is never a placeholder", REJECTION_SAMPLER_2, "(local_pos > 0) & (pos",
+          "(local_pos > 1) & (pos", "v2.gather_draft_sampled"),
+    Fault("boundary", "drafts right after the prefill are placeholders", REJECTION_SAMPLER_2,
+          "(pos - local_pos < prefill_len)", "(pos - local_pos <= prefill_len)", "v2.gather_draft_sampled"),
+    Fault("row", "as many tokens as there may be", REJECTION_SAMPLER_2,
+          "    for i in range(num_sampled):\n        token_id",
+          "    for i in range(num_sampled + 1):\n        token_id",
+          "v2.flatten_sampled_kernel", "mutation value"),
+    Fault("mapping", "padding rows are not left out", INPUTS_2,
+          "    if req_state_idx < 0:\n        # Filter rows with negative index entries.\n        return\n", "",
+          "v2.post_update", "mutation value"),
+    Fault("boundary", "the token before the last is the last", INPUTS_2, "sampled_tokens_stride + num_sampled - 1",
+          "sampled_tokens_stride + tl.maximum(num_sampled - 2, 0)", "v2.post_update", "mutation value"),
+    Fault("boundary", "the last token of a trace is sampled", TRACES_2, "step >= trace_len:", "step >= trace_len - 1:",
+          "v2.trace_replay", "mutation value"),
+    Fault("stale", "a trace is written when the next request comes", TRACES_2,
+          "        self.trace_token_ids.apply_write()\n", "", "v2.trace_replay_state"),
+    Fault("boundary", "the row that predicts the first token is scored", PROMPT_2,
+          "hi = min(chunk_end, prompt_len - 1)", "hi = min(chunk_end, prompt_len)",
+          "v2.prompt_token_id_scores", "exception value crash"),
+    Fault("row", "ids of another chunk's rows", PROMPT_2, "ids = req.token_ids[a - req.start : b - req.start]",
+          "ids = req.token_ids[max(a - lo, 0) : max(b - lo, 0)]", "v2.prompt_token_id_scores", "value exception"),
 )  # fmt: skip
 
 FAULTS = (*FAULTS_V1, *FAULTS_V2)
