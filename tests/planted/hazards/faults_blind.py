@@ -31,6 +31,7 @@ EAGLE = "vllm/v1/spec_decode/utils.py"
 PROMPT_2 = f"{GPU}sample/prompt_logprob.py"
 THINKING_2 = f"{GPU}sample/thinking_budget.py"
 WATERMARK_2 = f"{GPU}sample/watermark.py"
+BATCH_1 = "vllm/v1/worker/gpu_input_batch.py"
 INPUTS_2 = f"{GPU}input_batch.py"
 TRACES_2 = f"{GPU}sample/trace_replay.py"
 ADAPTERS = "vllm/v1/sample/logits_processor/__init__.py"
@@ -214,6 +215,27 @@ FAULTS_V1 = (
     Fault("stale", "what is forced is forgotten in a step without a token", THINKING,
           "                if spec_len > 0:\n                    if 0 < remaining_budget < spec_len:",
           "                if spec_len > 0:\n                    if False:", "v1.thinking_budget"),
+    Fault("stale", "a swap of allowed ids moves one way", BATCH_1,
+          "            self.allowed_token_ids_mask_cpu_tensor[[i1, i2]] = (\n"
+          "                self.allowed_token_ids_mask_cpu_tensor[[i2, i1]]\n            )\n",
+          "            mask = self.allowed_token_ids_mask_cpu_tensor\n"
+          "            mask[i1], mask[i2] = mask[i2], mask[i1]\n",
+          "v1.input_batch"),
+    Fault("row", "a generator stays in the row that its request left", BATCH_1,
+          "            if generator is not None:\n                self.generators[empty_index] = generator\n",
+          "            if generator is not None:\n                self.generators[last_req_index] = generator\n",
+          "v1.input_batch", "value structure"),
+    Fault("stale", "a request that left still wants top-k", BATCH_1, "        self.top_k_reqs.discard(req_id)\n", "",
+          "v1.input_batch", "value type structure"),
+    Fault("default", "all logprobs are the last one's", BATCH_1,
+          "return max(self.num_logprobs.values()) if self.num_logprobs else None",
+          "return list(self.num_logprobs.values())[-1] if self.num_logprobs else None", "v1.input_batch"),
+    Fault("row", "tokens of the step before by this step's rows", BATCH_1,
+          "            prev_index = self.prev_req_id_to_index.get(req_id)\n            if prev_index is None:\n"
+          "                continue\n            req_output",
+          "            prev_index = self.prev_req_id_to_index.get(req_id)\n            if prev_index is None:\n"
+          "                continue\n            prev_index = min(index, len(self.prev_req_id_to_index) - 1)\n"
+          "            req_output", "v1.input_batch", "value structure"),
     Fault("default", "processors that take the prompt are not known", ADAPTERS,
           "if len(inspect.signature(req_lp).parameters) == 3:", "if len(inspect.signature(req_lp).parameters) > 3:",
           "v1.adapter", "exception"),

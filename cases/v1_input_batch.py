@@ -1,0 +1,323 @@
+"""V1's persistent batch: requests come, leave and change places, and each step's SamplingMetadata is made of them.
+
+A case is a short run of the engine. After each step the metadata that a sampler would get is taken down, row by row, so
+that a parameter which stays behind in a row, or moves to another one, shows.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from difftest.cases import axes, shapes
+from difftest.cases import v1_metadata as metadata
+from difftest.cases.axes import Row, Stream
+from difftest.cases.versions import takes
+from difftest.errors import ApiChange
+from difftest.target import Arm, Call, Case, Pool, Seeded, Target
+
+BATCH = "vllm.v1.worker.gpu_input_batch:InputBatch"
+KINDS = "vllm.sampling_params:SamplingType"
+REQUEST = "vllm.v1.worker.gpu_input_batch:CachedRequestState"
+_NO_IMAGES = ("mm_features", "mm_inputs", "mm_kwargs", "mm_positions", "mm_hashes")
+REFRESH = ("refresh_metadata", "refresh_sampling_metadata")
+
+_GREEDY_BELOW = 1e-5
+_MOST, _LONGEST, _VOCABULARY = 6, 40, 16
+
+REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "mixed": (
+        {"temperature": 0.7, "top_p": 0.9, "seed": 5},
+        {"temperature": 0.0},
+        {"temperature": 1.0, "top_k": 4, "presence_penalty": 0.5, "logprobs": 2},
+        {"temperature": 0.5, "allowed_token_ids": [1, 3, 15], "seed": 6},
+        {"temperature": 0.9, "bad_words": [[2, 3], [4]], "frequency_penalty": 0.3},
+    ),
+    "greedy": ({"temperature": 0.0},),
+    "random": ({"temperature": 0.8}, {"temperature": 1.3, "seed": 9}),
+    "tiny temperature": ({"temperature": 1e-6}, {"temperature": 1e-5, "seed": 1}),
+    "top-k": ({"top_k": 3}, {"top_k": 0}, {"top_k": -1}, {"top_k": _VOCABULARY}, {"top_k": _VOCABULARY - 1}),
+    "top-p": ({"top_p": 0.5}, {"top_p": 1.0}, {"top_p": axes.JUST_BELOW_1}),
+    "penalties": (
+        {"repetition_penalty": 1.3},
+        {},
+        {"frequency_penalty": -0.5},
+        {"presence_penalty": 0.7, "repetition_penalty": 0.9},
+    ),
+    "logprobs": ({"logprobs": 3}, {}, {"logprobs": 0}, {"logprobs": -1}),
+    "allowed ids": ({"allowed_token_ids": [0]}, {}, {"allowed_token_ids": [5, 15]}),
+    "bad words": ({"bad_words": [[1]]}, {}, {"bad_words": [[2, 3], [_VOCABULARY - 1]]}),
+    "seeds": ({"seed": 0}, {}, {"seed": 7}, {"seed": 7}),
+}
+"""What requests ask for, by turns."""
+
+CHANGES = (
+    "lifelike",
+    "one after the other",
+    "all leave",
+    "the first leaves",
+    "the last leaves",
+    "swapped",
+    "replaced",
+    "none",
+)
+AXES: axes.Axes = {
+    "requests": tuple(REQUESTS),
+    "changes": CHANGES,
+    "batch": (3, 1, 5),
+    "steps": (7, 3),
+    "tokens": ("at once", "a step later", "several a step later"),
+    "resumed": (False, True),
+}
+
+
+class _Run:
+    """The steps of a run, in plain values: who leaves, who comes, which rows are swapped, what is sampled."""
+
+    def __init__(self, row: Row, s: Stream) -> None:
+        self.row, self.s = row, s
+        self.held: list[str] = []
+        self.count = 0
+        self.steps: list[dict[str, Any]] = []
+
+    def request(self) -> dict[str, Any]:
+        number, self.count = self.count, self.count + 1
+        asked = REQUESTS[self.row["requests"]]
+        name = f"request {number}"
+        self.held.append(name)
+        before = self.s.integer(1, 4) if self.row["resumed"] and number % 2 else 0
+        return {
+            "name": name,
+            "prompt": self.s.integers(0, _VOCABULARY, (self.s.integer(1, 6),)).tolist(),
+            "outputs": self.s.integers(0, _VOCABULARY, (before,)).tolist(),
+            "asks": dict(asked[number % len(asked)]),
+        }
+
+    def step(self, leave: Sequence[str] = (), come: int = 0, swap: tuple[int, int] | None = None) -> None:
+        for name in leave:
+            self.held.remove(name)
+        come = min(come, _most(self.row) - len(self.held))
+        added = [self.request() for _ in range(come)]
+        longest = 3 if self.row["tokens"].startswith("several") else 1
+        sampled = {name: self.s.integers(0, _VOCABULARY, (self.s.integer(1, longest + 1),)) for name in self.held}
+        self.steps.append(
+            {
+                "leave": list(leave),
+                "come": added,
+                "swap": list(swap) if swap and max(swap) < len(self.held) else [],
+                "sampled": {name: ids.tolist() for name, ids in sampled.items()},
+            }
+        )
+
+    def lifelike(self) -> None:
+        leave = [name for name in self.held if self.s.integer(0, 4) == 0]
+        left = len(self.held) - len(leave)
+        come = self.s.integer(0 if left else 1, 3)
+        swap = (self.s.integer(0, 2), self.s.integer(2, 5)) if self.s.integer(0, 2) else None
+        self.step(leave, come, swap)
+
+
+def _most(row: Row) -> int:
+    count: int = max(_MOST, axes.sized(row, 0, 0)[0])
+    return count
+
+
+def _pool(row: Row, s: Stream) -> Pool:
+    run = _Run(row, s)
+    run.step(come=axes.sized(row, row["batch"], 0)[0])
+    for number in range(1, row["steps"]):
+        match row["changes"]:
+            case "lifelike":
+                run.lifelike()
+            case "one after the other":
+                run.step(run.held[:1], 1)
+            case "all leave":
+                run.step(list(run.held) if number == 2 else (), 2 if number == 3 else 0)
+            case "the first leaves":
+                run.step(run.held[:1] if len(run.held) > 1 else ())
+            case "the last leaves":
+                run.step(run.held[-1:] if len(run.held) > 1 else (), number % 2)
+            case "swapped":
+                run.step(swap=(0, number % 2 + 1))
+            case "replaced":
+                run.step(run.held[: number % 3], number % 3)
+            case _:
+                run.step()
+    seeds = {request["name"]: request["asks"].get("seed") for step in run.steps for request in step["come"]}
+    return {
+        "steps": run.steps,
+        "later": row["tokens"] != "at once",
+        "several": row["tokens"].startswith("several"),
+        "most": _most(row),
+        "generators": {name: Seeded(seed) for name, seed in seeds.items() if seed is not None},
+    }
+
+
+def cases() -> Iterator[Case]:
+    at_once = {**AXES, "tokens": AXES["tokens"][:1]}
+    yield from axes.cases_from(at_once, _pool, name="v1.input_batch", covers=2)
+    for tokens in AXES["tokens"][1:]:
+        later = {**AXES, "tokens": (tokens,)}
+        yield from axes.cases_from(later, _pool, name="v1.input_batch", prefix=f"{tokens}: ", limit=40)
+
+
+def _params(arm: Arm, asked: Mapping[str, Any]) -> Any:
+    """A request's parameters; the ids of its bad words are what the engine finds with its tokenizer."""
+    params = metadata.request_params(arm, {name: value for name, value in asked.items() if name != "bad_words"})
+    kinds = arm.get(KINDS)
+    if params.temperature < _GREEDY_BELOW:
+        kind = kinds.GREEDY
+    else:
+        kind = kinds.RANDOM if params.seed is None else kinds.RANDOM_SEED
+    for name, value in (("sampling_type", kind), ("bad_words_token_ids", asked.get("bad_words"))):
+        own = isinstance(getattr(type(params), name, None), property)  # the package's own parameters know it
+        if not own or name != "sampling_type":
+            setattr(params, f"_{name}" if own else name, value)
+    return params
+
+
+class _Engine:
+    """What a runner does to its batch in a step."""
+
+    def __init__(self, arm: Arm, pool: Pool) -> None:
+        self.arm, self.pool = arm, pool
+        device = torch.device(arm.device)
+        cls = arm.get(BATCH)
+        values = {
+            "max_num_reqs": pool["most"],
+            "max_model_len": _LONGEST,
+            "max_num_batched_tokens": 64,
+            "device": device,
+            "pin_memory": False,
+            "vocab_size": _VOCABULARY,
+            "block_sizes": [16],
+            "kernel_block_sizes": [16],
+            "max_num_blocks_per_req": [4],
+        }
+        self.batch = cls(**arm.bind(cls, values))
+        if pool["later"] and not hasattr(self.batch, "update_async_output_token_ids"):
+            raise ApiChange("this version's InputBatch does not take tokens a step later")
+        if pool["several"] and not hasattr(self.batch, "update_async_spec_token_ids"):
+            raise ApiChange("this version's InputBatch takes one token of each request a step later, not several")
+        self.outputs: dict[str, list[int]] = {}
+        self.asked: dict[str, Mapping[str, Any]] = {}
+
+    def step(self, step: Mapping[str, Any]) -> Any:
+        batch = self.batch
+        empty = sorted([batch.remove_request(name) for name in step["leave"]], reverse=True)
+        for request in step["come"]:
+            state = self.state(request)
+            if "req_index" in takes(batch.add_request):
+                batch.add_request(state, empty.pop() if empty else None)
+            else:
+                batch.add_request(state)
+        condense = batch.condense
+        if empty or "empty_req_indices" not in takes(condense):
+            condense(**self.arm.bind(condense, {"empty_req_indices": empty}))
+        if step["swap"]:
+            batch.swap_states(*step["swap"])
+        refresh = next((getattr(batch, name) for name in REFRESH if hasattr(batch, name)), None)
+        if refresh is None:
+            raise ApiChange(f"InputBatch has none of {', '.join(REFRESH)}")
+        refresh()
+        if self.pool["later"]:
+            batch.update_async_output_token_ids()
+        seen = self.seen()
+        self.sampled(step["sampled"])
+        return seen
+
+    def state(self, request: Mapping[str, Any]) -> Any:
+        name = request["name"]
+        self.outputs[name] = list(request["outputs"])
+        self.asked[name] = request["asks"]
+        nothing: dict[str, Any] = {key: [] for key in _NO_IMAGES}
+        fields = {
+            **nothing,
+            "req_id": name,
+            "prompt_token_ids": list(request["prompt"]),
+            "sampling_params": _params(self.arm, request["asks"]),
+            "pooling_params": None,
+            "generator": self.pool["generators"].get(name),
+            "block_ids": ([0, 1],),
+            "num_computed_tokens": len(request["prompt"]) - 1,
+            "output_token_ids": self.outputs[name],
+            "lora_request": None,
+        }
+        known = takes(self.arm.get(REQUEST))
+        return self.arm.make(REQUEST, {name: value for name, value in fields.items() if name in known})
+
+    def sampled(self, sampled: Mapping[str, Sequence[int]]) -> None:
+        """The step's tokens; those that come a step later are placeholders until then."""
+        batch = self.batch
+        for name, ids in sampled.items():
+            row, known = batch.req_id_to_index[name], [-1] * len(ids) if self.pool["later"] else list(ids)
+            start = int(batch.num_tokens_no_spec[row])
+            batch.token_ids_cpu[row, start : start + len(known)] = known
+            for count in ("num_tokens_no_spec", "num_tokens"):
+                if hasattr(batch, count):
+                    getattr(batch, count)[row] = start + len(known)
+            self.outputs[name] += known
+        if self.pool["later"]:
+            rows = [list(sampled[name]) for name in batch.req_ids]
+            longest = max(map(len, rows), default=0)
+            padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int32)
+            batch.prev_req_id_to_index = dict(batch.req_id_to_index)
+            batch.set_async_sampled_token_ids(padded, SimpleNamespace(synchronize=lambda: None))
+
+    def seen(self) -> dict[str, Any]:
+        """What a sampler gets, as far as it looks at it."""
+        batch, made = self.batch, self.batch.sampling_metadata
+        count = batch.num_reqs
+        asks = [self.asked[name] for name in batch.req_ids]
+        penalties = ("frequency_penalties", "presence_penalties", "repetition_penalties")
+        reads_outputs = not made.no_penalties or any("bad_words" in one for one in asks)
+        found: dict[str, Any] = {
+            "requests": list(batch.req_ids),
+            **{name: getattr(made, name) for name in ("all_greedy", "all_random", "no_penalties", "max_num_logprobs")},
+            **{name: getattr(made, name) for name in ("top_p", "top_k", "allowed_token_ids_mask")},
+            "temperature": None if made.all_greedy else made.temperature,
+            **{name: None if made.no_penalties else getattr(made, name) for name in penalties},
+            "prompt_token_ids": None if made.no_penalties else made.prompt_token_ids,
+            "output_token_ids": made.output_token_ids if reads_outputs else None,
+            "bad_words_token_ids": made.bad_words_token_ids,
+            "seeds": {row: made.generators[row].initial_seed() for row in sorted(made.generators)},
+        }
+        rows = {name: value[:count] if isinstance(value, torch.Tensor) else value for name, value in found.items()}
+        return copy.deepcopy(rows)
+
+
+def prepare(arm: Arm, pool: Pool) -> Call:
+    """Steps of a runner, each with the metadata that it gives to the sampler."""
+    engine = _Engine(arm, pool)
+    return Call(lambda: [engine.step(step) for step in pool["steps"]])
+
+
+TARGETS = (
+    Target(
+        "v1.input_batch",
+        (BATCH,),
+        cases,
+        prepare,
+        uses=(
+            REQUEST,
+            KINDS,
+            metadata.METADATA,
+            *metadata.methods(
+                (BATCH,),
+                "__init__",
+                "add_request",
+                "remove_request",
+                "condense",
+                "swap_states",
+                *REFRESH,
+                "update_async_output_token_ids",
+                "set_async_sampled_token_ids",
+            ),
+        ),
+        shapes=shapes.of_cases(cases, also=lambda size: {"changes": "none", "steps": 3}),
+    ),
+)
