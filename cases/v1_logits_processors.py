@@ -555,8 +555,9 @@ def _own_processor(arm: Arm) -> Any:
         function = _in_place if kind == "in place" else _new_row
         return lambda outputs, logits: function(add, outputs, logits)
 
+    adapter = arm.first(*_ADAPTER)
     own = {"is_argmax_invariant": is_argmax_invariant, "new_req_logits_processor": new_req_logits_processor}
-    return type("Own", (arm.first(*_ADAPTER),), own)
+    return type(adapter.__name__, (adapter,), {**own, "__module__": adapter.__module__})
 
 
 # --- the builder of batch updates -------------------------------------------------------------------------------------

@@ -236,7 +236,6 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
     state = make_state(arm, STATE, pool, pool["logits"].shape[1], reasoning_config=config)
     names = ("idx_mapping", "expanded_idx_mapping", "expanded_local_pos", "input_ids")
     context = {**{name: pool[name] for name in names}, "idx_mapping_np": pool["idx_mapping"].cpu().numpy()}
-    cached = ("cached_last_start", "cached_last_end", "cached_scan_pos")
 
     def life() -> dict[str, Any]:
         slots = pool["idx_mapping"].tolist()
@@ -251,9 +250,6 @@ def prepare_state(arm: Arm, pool: Pool) -> Call:
                 add_request(arm, state, slots[0], {"thinking_token_budget": other}, pool)
                 flush(arm, state, pool)
             found[f"logits {step}"] = process(arm, state, APPLY_METHODS, pool["logits"], context).clone()
-            for name in cached:
-                if hasattr(state, name):
-                    found[f"{name} {step}"] = getattr(state, name).clone()
         return found
 
     return Call(life)

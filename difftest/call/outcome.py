@@ -61,12 +61,8 @@ class NotCalled:
     reason: str
 
 
-def _lacking(error: AttributeError) -> str:
-    """What an object that a case file made lacks of what the code asks of it; empty when it is the code's own."""
-    kind = type(error.obj)
-    if kind is SimpleNamespace or kind.__module__.startswith(("difftest.cases.", "difftest_user_cases_")):
-        return f"it asks for {error.name}, which the case's {kind.__qualname__} lacks"
-    return ""
+def _made_by_case(module: str) -> bool:
+    return module.startswith(("difftest.cases.", "difftest_user_cases_"))
 
 
 _ENVIRONMENT = (ImportError, LiftError)
@@ -170,7 +166,7 @@ class Caller:
             return NotCalled(f"api-change: {error}")
         except BaseException as error:
             POISON.fill = None
-            if isinstance(error, AttributeError) and (lacks := _lacking(error)):
+            if isinstance(error, AttributeError) and (lacks := self._lacking(error)):
                 self.states.after()
                 self.process.settle()
                 return NotCalled(f"api-change: {lacks}")
@@ -223,6 +219,20 @@ class Caller:
             return target.prepare(arm, pool)
         function = arm.get(symbol)
         return Call(function, kwargs=arm.bind(function, pool))
+
+    def _lacking(self, error: AttributeError) -> str:
+        """What an object that a case file made lacks of what the code asks of it, or an object of the tree of what the
+        case file reads in it: neither is what the code does. Empty when it is the code's own."""
+        kind = type(error.obj)
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        reads = trace is not None and _made_by_case(trace.tb_frame.f_globals.get("__name__", ""))
+        if reads and error.name and self.in_tree(self.scrub(kind.__module__)):
+            return f"its {kind.__qualname__} has no {error.name}, which the case reads"
+        if kind is SimpleNamespace or _made_by_case(kind.__module__):
+            return f"it asks for {error.name}, which the case's {kind.__qualname__} lacks"
+        return ""
 
     def _exception(self, error: BaseException) -> tuple[str, str]:
         name = type(error).__qualname__
