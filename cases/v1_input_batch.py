@@ -23,6 +23,9 @@ from difftest.target import Arm, Call, Case, Pool, Seeded, Target
 BATCH = "vllm.v1.worker.gpu_input_batch:InputBatch"
 KINDS = "vllm.sampling_params:SamplingType"
 REQUEST = "vllm.v1.worker.gpu_input_batch:CachedRequestState"
+_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_READS_OUTPUTS = frozenset(("bad_words", "thinking_token_budget", *_PENALTIES))
+"""What a request asks for that looks at its output tokens; those of others are nobody's affair."""
 _NO_IMAGES = ("mm_features", "mm_inputs", "mm_kwargs", "mm_positions", "mm_hashes")
 REFRESH = ("refresh_metadata", "refresh_sampling_metadata")
 
@@ -54,6 +57,11 @@ REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
     "seeds": ({"seed": 0}, {}, {"seed": 7}, {"seed": 7}),
 }
 """What requests ask for, by turns."""
+LATER_REQUESTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "ids of logprobs": ({"logprob_token_ids": [1, 5]}, {}, {"logprob_token_ids": [2]}),
+    "thinking budgets": ({"thinking_token_budget": 4}, {}, {"thinking_token_budget": 0}),
+}
+"""What not every version knows."""
 
 CHANGES = (
     "lifelike",
@@ -63,6 +71,7 @@ CHANGES = (
     "the last leaves",
     "swapped",
     "replaced",
+    "preempted",
     "none",
 )
 AXES: axes.Axes = {
@@ -72,6 +81,7 @@ AXES: axes.Axes = {
     "steps": (7, 3),
     "tokens": ("at once", "a step later", "several a step later"),
     "resumed": (False, True),
+    "observed": ("metadata", "what processors see", "drafts"),
 }
 
 
@@ -81,12 +91,13 @@ class _Run:
     def __init__(self, row: Row, s: Stream) -> None:
         self.row, self.s = row, s
         self.held: list[str] = []
+        self.gone: list[str] = []
         self.count = 0
         self.steps: list[dict[str, Any]] = []
 
     def request(self) -> dict[str, Any]:
         number, self.count = self.count, self.count + 1
-        asked = REQUESTS[self.row["requests"]]
+        asked = (REQUESTS | LATER_REQUESTS)[self.row["requests"]]
         name = f"request {number}"
         self.held.append(name)
         before = self.s.integer(1, 4) if self.row["resumed"] and number % 2 else 0
@@ -97,17 +108,25 @@ class _Run:
             "asks": dict(asked[number % len(asked)]),
         }
 
-    def step(self, leave: Sequence[str] = (), come: int = 0, swap: tuple[int, int] | None = None) -> None:
+    def step(
+        self, leave: Sequence[str] = (), come: int = 0, swap: tuple[int, int] | None = None, back: Sequence[str] = ()
+    ) -> None:
+        """One step. Those who come `back` were preempted: they had left, and bring the tokens that they had."""
         for name in leave:
             self.held.remove(name)
+        self.held += back
+        self.gone = [*[name for name in self.gone if name not in back], *leave]
         come = min(come, _most(self.row) - len(self.held))
         added = [self.request() for _ in range(come)]
+        drafts = {name: self.s.integers(0, _VOCABULARY, (self.s.integer(0, 3),)).tolist() for name in self.held}
         longest = 3 if self.row["tokens"].startswith("several") else 1
         sampled = {name: self.s.integers(0, _VOCABULARY, (self.s.integer(1, longest + 1),)) for name in self.held}
         self.steps.append(
             {
                 "leave": list(leave),
+                "back": list(back),
                 "come": added,
+                "drafts": drafts,
                 "swap": list(swap) if swap and max(swap) < len(self.held) else [],
                 "sampled": {name: ids.tolist() for name, ids in sampled.items()},
             }
@@ -143,6 +162,8 @@ def _pool(row: Row, s: Stream) -> Pool:
                 run.step(run.held[-1:] if len(run.held) > 1 else (), number % 2)
             case "swapped":
                 run.step(swap=(0, number % 2 + 1))
+            case "preempted":
+                run.step(run.held[-2:-1] if number % 3 == 1 else (), back=run.gone[:1] if number % 3 == 0 else ())
             case "replaced":
                 run.step(run.held[: number % 3], number % 3)
             case _:
@@ -152,17 +173,25 @@ def _pool(row: Row, s: Stream) -> Pool:
         "steps": run.steps,
         "later": row["tokens"] != "at once",
         "several": row["tokens"].startswith("several"),
+        "observed": row["observed"],
         "most": _most(row),
         "generators": {name: Seeded(seed) for name, seed in seeds.items() if seed is not None},
     }
 
 
 def cases() -> Iterator[Case]:
-    at_once = {**AXES, "tokens": AXES["tokens"][:1]}
-    yield from axes.cases_from(at_once, _pool, name="v1.input_batch", covers=2)
-    for tokens in AXES["tokens"][1:]:
-        later = {**AXES, "tokens": (tokens,)}
-        yield from axes.cases_from(later, _pool, name="v1.input_batch", prefix=f"{tokens}: ", limit=40)
+    """What not every version knows or takes is in blocks of its own, so that the rest is compared everywhere."""
+    plain = {**AXES, "tokens": AXES["tokens"][:1], "observed": AXES["observed"][:1]}
+    blocks: list[tuple[str, axes.Axes, int]] = [
+        ("", plain, 180),
+        *[(f"{tokens}: ", {**plain, "tokens": (tokens,)}, 40) for tokens in AXES["tokens"][1:]],
+        ("processors: ", {**plain, "observed": ("what processors see",)}, 40),
+        ("drafts: ", {**plain, "observed": ("drafts",)}, 30),
+        ("drafts later: ", {**plain, "observed": ("drafts",), "tokens": AXES["tokens"][2:]}, 30),
+        *[(f"{name}: ", {**plain, "requests": (name,)}, 20) for name in LATER_REQUESTS],
+    ]
+    for prefix, space, limit in blocks:
+        yield from axes.cases_from(space, _pool, name="v1.input_batch", covers=2, prefix=prefix, limit=limit)
 
 
 def _params(arm: Arm, asked: Mapping[str, Any]) -> Any:
@@ -178,6 +207,35 @@ def _params(arm: Arm, asked: Mapping[str, Any]) -> Any:
         if not own or name != "sampling_type":
             setattr(params, f"_{name}" if own else name, value)
     return params
+
+
+class _Processor:
+    """A processor of the user's own that keeps what it is told of the batch, as the interface says to: who leaves, then
+    who comes, then who moves."""
+
+    def __init__(self, arm: Arm) -> None:
+        self.swap = arm.first(*metadata.MOVE_DIRECTIONALITY).SWAP
+        self.rows: dict[int, tuple[Any, ...]] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, update: Any) -> None:
+        if update is None:
+            return
+        for row in update.removed:
+            self.rows.pop(row, None)
+        for row, *request in update.added:
+            self.rows[row] = tuple(request)
+        for one, other, direction in update.moved:
+            first, second = self.rows.pop(one, None), self.rows.pop(other, None)
+            if first is not None:
+                self.rows[other] = first
+            if second is not None and direction == self.swap:
+                self.rows[one] = second
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
 
 
 class _Engine:
@@ -198,42 +256,67 @@ class _Engine:
             "kernel_block_sizes": [16],
             "max_num_blocks_per_req": [4],
         }
+        self.processor = _Processor(arm) if pool["observed"] == "what processors see" else None
+        if self.processor is not None:
+            values["logitsprocs"] = _with(arm, cls, self.processor)
+        asked = {name for step in pool["steps"] for request in step["come"] for name in request["asks"]}
+        if "thinking_token_budget" in asked:
+            if "reasoning_config" not in takes(cls):
+                raise ApiChange("this version's InputBatch knows no thinking budgets")
+            markers = {"reasoning_start_token_ids": [2], "reasoning_end_token_ids": [5]}
+            values["reasoning_config"] = SimpleNamespace(enabled=True, **markers)
         self.batch = cls(**arm.bind(cls, values))
         if pool["later"] and not hasattr(self.batch, "update_async_output_token_ids"):
             raise ApiChange("this version's InputBatch does not take tokens a step later")
         if pool["several"] and not hasattr(self.batch, "update_async_spec_token_ids"):
             raise ApiChange("this version's InputBatch takes one token of each request a step later, not several")
+        if pool["observed"] == "drafts" and not hasattr(self.batch, "update_req_spec_token_ids"):
+            raise ApiChange("this version's InputBatch is not given drafts")
+        self.known: dict[str, list[int]] = {}
         self.outputs: dict[str, list[int]] = {}
-        self.asked: dict[str, Mapping[str, Any]] = {}
+        self.states: dict[str, Any] = {}
+        self.requests: dict[str, Mapping[str, Any]] = {}
+        self.drafts: list[list[int]] = []
+
+    def do(self, name: str, **values: Any) -> Any:
+        """Call a method of the batch with what it asks for by name."""
+        method = getattr(self.batch, name)
+        return method(**self.arm.bind(method, values))
 
     def step(self, step: Mapping[str, Any]) -> Any:
         batch = self.batch
-        empty = sorted([batch.remove_request(name) for name in step["leave"]], reverse=True)
-        for request in step["come"]:
-            state = self.state(request)
-            if "req_index" in takes(batch.add_request):
-                batch.add_request(state, empty.pop() if empty else None)
-            else:
-                batch.add_request(state)
-        condense = batch.condense
-        if empty or "empty_req_indices" not in takes(condense):
-            condense(**self.arm.bind(condense, {"empty_req_indices": empty}))
+        empty = sorted([batch.req_id_to_index[name] for name in step["leave"]], reverse=True)
+        for name in step["leave"]:
+            self.do("remove_request", req_id=name)
+        for name in step["back"]:
+            self.outputs[name] = list(self.known[name])
+        for request in [*[self.requests[name] for name in step["back"]], *step["come"]]:
+            state = self.states[request["name"]] = self.state(request)
+            self.do("add_request", request=state, req_index=empty.pop() if empty else None)
+        if self.pool["observed"] == "drafts":
+            self.given(step["drafts"])
+        if empty or "empty_req_indices" not in takes(batch.condense):
+            self.do("condense", empty_req_indices=empty)
         if step["swap"]:
-            batch.swap_states(*step["swap"])
-        refresh = next((getattr(batch, name) for name in REFRESH if hasattr(batch, name)), None)
+            self.do("swap_states", **dict(zip(("i1", "i2"), step["swap"], strict=True)))
+        refresh = next((name for name in REFRESH if hasattr(batch, name)), None)
         if refresh is None:
             raise ApiChange(f"InputBatch has none of {', '.join(REFRESH)}")
-        refresh()
+        self.do(refresh)
         if self.pool["later"]:
-            batch.update_async_output_token_ids()
+            self.do("update_async_output_token_ids")
+            if self.pool["observed"] == "drafts":
+                self.do("update_async_spec_token_ids", draft_token_ids=copy.deepcopy(self.drafts))
         seen = self.seen()
         self.sampled(step["sampled"])
         return seen
 
     def state(self, request: Mapping[str, Any]) -> Any:
         name = request["name"]
-        self.outputs[name] = list(request["outputs"])
-        self.asked[name] = request["asks"]
+        if name not in self.requests:
+            self.requests[name] = request
+            self.known[name] = list(request["outputs"])
+            self.outputs[name] = list(request["outputs"])
         nothing: dict[str, Any] = {key: [] for key in _NO_IMAGES}
         fields = {
             **nothing,
@@ -250,10 +333,22 @@ class _Engine:
         known = takes(self.arm.get(REQUEST))
         return self.arm.make(REQUEST, {name: value for name, value in fields.items() if name in known})
 
+    def given(self, drafts: Mapping[str, Sequence[int]]) -> None:
+        """The step's drafts; those of tokens that come a step later are placeholders until then."""
+        ids = {name: [-1] * len(each) if self.pool["later"] else list(each) for name, each in drafts.items()}
+        for name in self.batch.req_id_to_index:
+            scheduled = {name: ids[name]} if ids[name] else {}
+            self.do("update_req_spec_token_ids", request=self.states[name], scheduled_spec_tokens=scheduled)
+        if before := self.batch.prev_req_id_to_index:
+            self.drafts = [[] for _ in range(max(before.values()) + 1)]
+            for name, row in before.items():
+                self.drafts[row] = list(drafts.get(name, ()))
+
     def sampled(self, sampled: Mapping[str, Sequence[int]]) -> None:
         """The step's tokens; those that come a step later are placeholders until then."""
         batch = self.batch
         for name, ids in sampled.items():
+            self.known[name] += ids
             row, known = batch.req_id_to_index[name], [-1] * len(ids) if self.pool["later"] else list(ids)
             start = int(batch.num_tokens_no_spec[row])
             batch.token_ids_cpu[row, start : start + len(known)] = known
@@ -266,28 +361,60 @@ class _Engine:
             longest = max(map(len, rows), default=0)
             padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int32)
             batch.prev_req_id_to_index = dict(batch.req_id_to_index)
-            batch.set_async_sampled_token_ids(padded, SimpleNamespace(synchronize=lambda: None))
+            at_once = {name: lambda: True for name in ("synchronize", "wait", "query")}
+            self.do(
+                "set_async_sampled_token_ids",
+                sampled_token_ids_cpu=padded,
+                async_copy_ready_event=SimpleNamespace(**at_once),
+            )
 
     def seen(self) -> dict[str, Any]:
         """What a sampler gets, as far as it looks at it."""
         batch, made = self.batch, self.batch.sampling_metadata
-        count = batch.num_reqs
-        asks = [self.asked[name] for name in batch.req_ids]
+        count, names = batch.num_reqs, list(batch.req_ids)
         penalties = ("frequency_penalties", "presence_penalties", "repetition_penalties")
-        reads_outputs = not made.no_penalties or any("bad_words" in one for one in asks)
         found: dict[str, Any] = {
-            "requests": list(batch.req_ids),
+            "requests": names,
             **{name: getattr(made, name) for name in ("all_greedy", "all_random", "no_penalties", "max_num_logprobs")},
             **{name: getattr(made, name) for name in ("top_p", "top_k", "allowed_token_ids_mask")},
             "temperature": None if made.all_greedy else made.temperature,
             **{name: None if made.no_penalties else getattr(made, name) for name in penalties},
             "prompt_token_ids": None if made.no_penalties else made.prompt_token_ids,
-            "output_token_ids": made.output_token_ids if reads_outputs else None,
+            "output_token_ids": {
+                row: made.output_token_ids[row] if row < len(made.output_token_ids) else "not given"
+                for row, name in enumerate(names)
+                if _READS_OUTPUTS & set(self.requests[name]["asks"])
+            },
             "bad_words_token_ids": made.bad_words_token_ids,
             "seeds": {row: made.generators[row].initial_seed() for row in sorted(made.generators)},
         }
+        if self.processor is not None:
+            found["what processors see"] = self.told(self.processor)
+        if self.pool["observed"] == "drafts":
+            found["spec_token_ids"] = made.spec_token_ids[:count]
+        if any("logprob_token_ids" in request["asks"] for request in self.requests.values()):
+            found["logprob_token_ids"] = made.logprob_token_ids or {}
         rows = {name: value[:count] if isinstance(value, torch.Tensor) else value for name, value in found.items()}
         return copy.deepcopy(rows)
+
+    def told(self, processor: _Processor) -> dict[int, Any]:
+        """Whose parameters and prompt a processor has for each row, and whether it has the list that tokens come to."""
+        said = {}
+        for row, (params, *prompt, outputs) in sorted(processor.rows.items()):
+            name = next((n for n, state in self.states.items() if state.sampling_params is params), "nobody")
+            live = next((n for n, known in self.outputs.items() if known is outputs), "nobody")
+            said[row] = (name, prompt, live)
+        return said
+
+
+def _with(arm: Arm, cls: Any, processor: _Processor) -> Any:
+    """The arm's container of processors, with one in it."""
+    if "logitsprocs" not in takes(cls) or not any(arm.has(symbol) for symbol in metadata.PROCESSORS):
+        raise ApiChange("this version's InputBatch is given no logits processors")
+    container = arm.first(*metadata.PROCESSORS)
+    if "logitsprocs" in takes(container):
+        return container([processor])
+    return container(argmax_invariant=[], non_argmax_invariant=[processor])
 
 
 def prepare(arm: Arm, pool: Pool) -> Call:
@@ -306,6 +433,8 @@ TARGETS = (
             REQUEST,
             KINDS,
             metadata.METADATA,
+            *metadata.PROCESSORS,
+            *metadata.UPDATE,
             *metadata.methods(
                 (BATCH,),
                 "__init__",
@@ -314,7 +443,9 @@ TARGETS = (
                 "condense",
                 "swap_states",
                 *REFRESH,
+                "update_req_spec_token_ids",
                 "update_async_output_token_ids",
+                "update_async_spec_token_ids",
                 "set_async_sampled_token_ids",
             ),
         ),

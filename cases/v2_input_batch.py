@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -60,6 +61,20 @@ def _expand_pool(row: Row, s: Stream) -> Pool:
 
 def expand_cases() -> Iterator[Case]:
     yield from axes.cases_from(EXPAND_AXES, _expand_pool, name="v2.expand_idx_mapping", limit=30)
+
+
+def prepare_expand(arm: Arm, pool: Pool) -> Call:
+    """The slot of each row, and its position among those of its request."""
+    function = arm.get(EXPAND)
+    kwargs = arm.bind(function, pool)
+
+    def expanded() -> Any:
+        result = function(**kwargs)
+        if isinstance(result, torch.Tensor):
+            raise ApiChange("this version's expand_idx_mapping gives slots without positions")
+        return result
+
+    return Call(expanded)
 
 
 # -- the inputs of a step --------------------------------------------------------------------------------------------
@@ -293,6 +308,7 @@ TARGETS = (
         "v2.expand_idx_mapping",
         (EXPAND,),
         expand_cases,
+        prepare_expand,
         triton=True,
         shapes=shapes.of_cases(expand_cases, "drafts", varies=False),
     ),

@@ -111,10 +111,16 @@ def _in_chunks(arm: Arm, symbol: str, function: Any) -> Any:
     arm.note(f"chunks are {CHUNK} tokens")
     if "CHUNK_SIZE" not in code.co_names:
         constants = tuple(CHUNK if constant == 1024 else constant for constant in code.co_consts)
-        changed = code.replace(co_consts=constants)
-        return types.FunctionType(
-            changed, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        changed = types.FunctionType(
+            code.replace(co_consts=constants),
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
         )
+        changed.__kwdefaults__ = function.__kwdefaults__
+        owner = getattr(function, "__self__", None)
+        return changed if owner is None else types.MethodType(changed, owner)
     arm.get(f"{symbol.partition(':')[0]}:CHUNK_SIZE")
     home = function.__globals__
 
@@ -222,6 +228,8 @@ def given_cases() -> Iterator[Case]:
     yield from axes.cases_from(GIVEN_AXES, _given_pool, name=name, limit=45)
     rows = [{**first, "first row": row, "steps": s} for row in GIVEN_AXES["first row"] for s in GIVEN_AXES["steps"]]
     yield from axes.cases_from(GIVEN_AXES, _given_pool, name=name, rows=rows, prefix="rows by steps: ")
+    rows = [{**first, "steps": steps, "removed": True} for steps in ("in two", "cut at the last token", "resumed")]
+    yield from axes.cases_from(GIVEN_AXES, _given_pool, name=name, rows=rows, prefix="one leaves: ")
 
 
 def prepare_worker(arm: Arm, pool: Pool) -> Call:

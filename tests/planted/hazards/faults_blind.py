@@ -236,6 +236,16 @@ FAULTS_V1 = (
           "            prev_index = self.prev_req_id_to_index.get(req_id)\n            if prev_index is None:\n"
           "                continue\n            prev_index = min(index, len(self.prev_req_id_to_index) - 1)\n"
           "            req_output", "v1.input_batch", "value structure"),
+    Fault("row", "processors are told a swap as a move", BATCH_1,
+          "append((i1, i2, MoveDirectionality.SWAP))", "append((i1, i2, MoveDirectionality.UNIDIRECTIONAL))",
+          "v1.input_batch", "value structure"),
+    Fault("stale", "processors get a copy of the output tokens", BATCH_1,
+          "request.output_token_ids,\n                )\n            )\n\n        return new",
+          "list(request.output_token_ids),\n                )\n            )\n\n        return new", "v1.input_batch"),
+    Fault("row", "ids of logprobs in the order of arrival", BATCH_1,
+          "                    logprob_token_ids_by_index[req_index] = token_ids\n",
+          "                    logprob_token_ids_by_index[len(logprob_token_ids_by_index)] = token_ids\n",
+          "v1.input_batch", "value structure"),
     Fault("default", "processors that take the prompt are not known", ADAPTERS,
           "if len(inspect.signature(req_lp).parameters) == 3:", "if len(inspect.signature(req_lp).parameters) > 3:",
           "v1.adapter", "exception"),
@@ -458,6 +468,9 @@ FAULTS_V2 = (
           "v2.prompt_token_id_scores", "exception value crash"),
     Fault("row", "ids of another chunk's rows", PROMPT_2, "ids = req.token_ids[a - req.start : b - req.start]",
           "ids = req.token_ids[max(a - lo, 0) : max(b - lo, 0)]", "v2.prompt_token_id_scores", "value exception"),
+    Fault("stale", "a request that left is still scored", PROMPT_2,
+          "        self.token_id_scores.pop(req_id, None)\n\n    def", "\n    def", "v2.prompt_token_id_scores",
+          "structure value"),
 )  # fmt: skip
 
 FAULTS = (*FAULTS_V1, *FAULTS_V2)
