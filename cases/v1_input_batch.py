@@ -284,20 +284,23 @@ class _Engine:
         return method(**self.arm.bind(method, values))
 
     def step(self, step: Mapping[str, Any]) -> Any:
+        """One step. A run that was made shorter may name requests that no longer come: they are passed over."""
         batch = self.batch
-        empty = sorted([batch.req_id_to_index[name] for name in step["leave"]], reverse=True)
-        for name in step["leave"]:
+        leaving = [name for name in step["leave"] if name in batch.req_id_to_index]
+        empty = sorted([batch.req_id_to_index[name] for name in leaving], reverse=True)
+        for name in leaving:
             self.do("remove_request", req_id=name)
-        for name in step["back"]:
+        back = [name for name in step["back"] if name in self.requests and name not in batch.req_id_to_index]
+        for name in back:
             self.outputs[name] = list(self.known[name])
-        for request in [*[self.requests[name] for name in step["back"]], *step["come"]]:
+        for request in [*[self.requests[name] for name in back], *step["come"]]:
             state = self.states[request["name"]] = self.state(request)
             self.do("add_request", request=state, req_index=empty.pop() if empty else None)
         if self.pool["observed"] == "drafts":
             self.given(step["drafts"])
         if empty or "empty_req_indices" not in takes(batch.condense):
             self.do("condense", empty_req_indices=empty)
-        if step["swap"]:
+        if step["swap"] and max(step["swap"]) < batch.num_reqs:
             self.do("swap_states", **dict(zip(("i1", "i2"), step["swap"], strict=True)))
         refresh = next((name for name in REFRESH if hasattr(batch, name)), None)
         if refresh is None:
@@ -337,7 +340,7 @@ class _Engine:
         """The step's drafts; those of tokens that come a step later are placeholders until then."""
         ids = {name: [-1] * len(each) if self.pool["later"] else list(each) for name, each in drafts.items()}
         for name in self.batch.req_id_to_index:
-            scheduled = {name: ids[name]} if ids[name] else {}
+            scheduled = {name: ids[name]} if ids.get(name) else {}
             self.do("update_req_spec_token_ids", request=self.states[name], scheduled_spec_tokens=scheduled)
         if before := self.batch.prev_req_id_to_index:
             self.drafts = [[] for _ in range(max(before.values()) + 1)]
@@ -348,6 +351,8 @@ class _Engine:
         """The step's tokens; those that come a step later are placeholders until then."""
         batch = self.batch
         for name, ids in sampled.items():
+            if name not in batch.req_id_to_index:
+                continue
             self.known[name] += ids
             row, known = batch.req_id_to_index[name], [-1] * len(ids) if self.pool["later"] else list(ids)
             start = int(batch.num_tokens_no_spec[row])
@@ -357,7 +362,7 @@ class _Engine:
                     getattr(batch, count)[row] = start + len(known)
             self.outputs[name] += known
         if self.pool["later"]:
-            rows = [list(sampled[name]) for name in batch.req_ids]
+            rows = [list(sampled.get(name, ())) for name in batch.req_ids]
             longest = max(map(len, rows), default=0)
             padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int32)
             batch.prev_req_id_to_index = dict(batch.req_id_to_index)
