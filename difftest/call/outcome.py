@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -63,6 +64,20 @@ class NotCalled:
 
 def _made_by_case(module: str) -> bool:
     return module.startswith(("difftest.cases.", "difftest_user_cases_"))
+
+
+def _names(kind: type) -> set[str]:
+    """Names that a class and its bases have, or use in their methods."""
+    found: set[str] = set()
+    for cls in kind.__mro__:
+        found |= {*vars(cls), *vars(cls).get("__annotations__", ())}
+        values = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(cls).values()]
+        codes = [f.__code__ for f in map(inspect.unwrap, filter(callable, values)) if isinstance(f, FunctionType)]
+        while codes:
+            code = codes.pop()
+            found.update(code.co_names)
+            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return found
 
 
 _ENVIRONMENT = (ImportError, LiftError)
@@ -228,7 +243,8 @@ class Caller:
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         reads = trace is not None and _made_by_case(trace.tb_frame.f_globals.get("__name__", ""))
-        if reads and error.name and self.in_tree(self.scrub(kind.__module__)):
+        # A name that its class has somewhere may have been forgotten for just these inputs.
+        if reads and self.in_tree(self.scrub(kind.__module__)) and error.name not in _names(kind):
             return f"its {kind.__qualname__} has no {error.name}, which the case reads"
         if kind is SimpleNamespace or _made_by_case(kind.__module__):
             return f"it asks for {error.name}, which the case's {kind.__qualname__} lacks"

@@ -45,9 +45,15 @@ def with_state(method):
     return prepare
 
 
+def with_counter(arm, pool):
+    counter = arm.get("pack.m:Counter")(pool["x"])
+    return Call(lambda: counter.more + pool["x"])
+
+
 TARGETS = (
     Target("own.state", ("pack.m:State",), cases, prepare=with_state(None)),
     Target("own.broken_state", ("pack.m:State",), cases, prepare=with_state("step")),
+    Target("own.forgotten", ("pack.m:Counter",), cases, prepare=with_counter),
     Target("own.optional", ("pack.m:optional",), cases),
     Target("own.optional_and_wrong", ("pack.m:optional_and_wrong",), cases),
     Target("own.removed", ("pack.m:removed",), cases),
@@ -75,6 +81,8 @@ def raises(x):
 def caller(x): return x + 1
 class State:
     def step(self, x): return x
+class Counter:
+    def __init__(self, x): self.more = 1
 """
 
 HEAD = """
@@ -94,6 +102,9 @@ def added(x): return x
 class State:
     more = 1
     def step(self, x): return x + self.most
+class Counter:
+    def __init__(self, x):
+        if x[0] < 17: self.more = 1
 """
 
 
@@ -148,10 +159,17 @@ def test_what_a_case_files_own_object_lacks_is_an_api_change(found: RunResult) -
         assert target.reason.startswith(f"api-change: it asks for more, which the case's {kind} lacks")
 
 
-def test_what_a_versions_own_object_lacks_is_a_difference_whoever_asks_for_it(found: RunResult) -> None:
-    """Head may have forgotten it for just these inputs."""
-    for name in ("own.state", "own.broken_state"):
-        assert (of(found, name).verdict, set(of(found, name).kinds)) == ("different", {"exception"})
+@pytest.mark.parametrize(("name", "cases"), [("own.broken_state", 20), ("own.forgotten", 3)])
+def test_what_a_versions_own_object_lacks_is_a_difference(found: RunResult, name: str, cases: int) -> None:
+    """Its own code asks for it, or head has forgotten it for just these inputs."""
+    target = of(found, name)
+    assert (target.verdict, target.kinds) == ("different", {"exception": cases})
+
+
+def test_what_a_versions_own_class_never_names_is_an_api_change_where_the_case_asks_for_it(found: RunResult) -> None:
+    target = of(found, "own.state")
+    assert target.verdict == "unmeasured"
+    assert target.reason.startswith("api-change: its State has no more, which the case reads (in base)")
 
 
 def test_pinned_memory_that_one_version_asks_for_is_said(found: RunResult) -> None:
