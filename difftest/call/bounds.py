@@ -4,6 +4,9 @@ What lies beyond it is another thing in each process. During a call of an arm it
 kernel reads there is the fill (:mod:`difftest.call.poison`), and what it writes there is dropped. Far beyond there may
 be no memory at all: that ends the process, as it does on a device. A kernel that makes pointers of numbers follows them
 to memory that is not known here, so it is left alone from then on.
+
+Which of a launch's tensors lie beside each other is another thing in each process, too. So a pointer into one of them
+carries its number, in bits that no address of a process has, and reaches no other.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from numpy.typing import NDArray
 from difftest.call.poison import POISON
 
 FAR = 1 << 30
-"""Bytes beyond all tensors from which on there is taken to be no memory. How far a launch's tensors lie from each other
-is another thing in each process, so a place about so far from one may be near another in one process alone."""
+"""Bytes beyond a tensor from which on there is taken to be no memory."""
+
+_BITS = 48
+_ADDRESS = np.uint64((1 << _BITS) - 1)
+"""The bits of a pointer that are an address; the number of its tensor is in those above."""
 
 READ, WRITE = "reads", "writes"
 """What a kernel does outside of its tensors. An atomic operation does both."""
@@ -34,6 +40,7 @@ class Bounds:
         outside: what was done beyond the tensors since this was last emptied.
         followed: whether since then every launch was looked at to its end.
         known: the memory of the launch under way; None leaves its accesses as they are.
+        numbered: whether its pointers carry the numbers of tensors.
         ending: whether a kernel that reaches outside ends there, with an error. What it reads there may be how often it
             does something.
         lost: told what is done far beyond the tensors, before that ends the process.
@@ -43,28 +50,30 @@ class Bounds:
         self.outside: set[str] = set()
         self.followed = True
         self.known: _Known | None = None
+        self.numbered = False
         self.ending = False
         self.lost: Callable[[Sequence[str]], None] | None = None
 
-    def away(
+    def reached(
         self, does: Sequence[str], pointers: NDArray[Any], mask: NDArray[Any] | None, size: int
-    ) -> NDArray[np.bool_] | None:
-        """Which elements of an access are beyond the tensors; None when none is, or the tensors are not known.
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """The addresses of an access, and which of its elements are beyond the tensors: None when none is known to be.
 
         Args:
             pointers: uint64, of any shape; those that `mask` leaves out are not accessed.
             size: bytes of an element.
         """
         known = self.known
+        addresses = pointers & _ADDRESS if self.numbered else pointers
         if known is None or known.hold(pointers, size):
-            return None
+            return addresses, None
         if mask is not None and known.hold(pointers[mask], size):
-            return None
+            return addresses, None
         away = known.lack(pointers, size)
         if mask is not None:
             away &= mask
         if not away.any():
-            return None
+            return addresses, None
         self.outside.update(does)
         if self.ending:
             raise IndexError("a place outside of the kernel's tensors")
@@ -74,7 +83,7 @@ class Bounds:
                 self.lost(does)
             os.kill(os.getpid(), signal.SIGSEGV)
         POISON.allocations += READ in does  # what is there is undefined
-        return away
+        return addresses, away
 
 
 BOUNDS = Bounds()
@@ -83,43 +92,50 @@ BOUNDS = Bounds()
 def keep_to_tensors(interpreter: Any) -> None:
     """Look at each place that a kernel is about to read or write, in each call of an arm. Once a process."""
     memory, executor, builder = interpreter._interpreter, interpreter.GridExecutor, interpreter.InterpreterBuilder
-    launch, bitcast = executor.__call__, builder.create_bitcast
+    launch, bitcast, convert = executor.__call__, builder.create_bitcast, interpreter._implicit_cvt
     own_load, own_store, own_update, own_exchange = (
         memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas
     )  # fmt: skip
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = BOUNDS.known
-        BOUNDS.known = None if POISON.fill is None else _known((*args, *kwargs.values()))
-        BOUNDS.followed &= BOUNDS.known is not None
+        before = BOUNDS.known, BOUNDS.numbered
+        known = None if POISON.fill is None else _known((*args, *kwargs.values()))
+        BOUNDS.known, BOUNDS.numbered = known, known is not None
+        BOUNDS.followed &= known is not None
         try:
             return launch(self, *args, **kwargs)
         finally:
-            BOUNDS.known = before
+            BOUNDS.known, BOUNDS.numbered = before
+
+    def argument(value: Any) -> Any:
+        found = convert(value)
+        if BOUNDS.known is not None and hasattr(value, "data_ptr"):
+            found.handle.data |= BOUNDS.known.number(found.handle.data.item())
+        return found
 
     def load(pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
-        away = BOUNDS.away((READ,), pointers, mask, dtype.itemsize)
+        addresses, away = BOUNDS.reached((READ,), pointers, mask, dtype.itemsize)
         if away is None:
-            return own_load(pointers, mask, other, dtype)
-        return _filled(own_load(pointers, mask & ~away, other, dtype), away)
+            return own_load(addresses, mask, other, dtype)
+        return _filled(own_load(addresses, mask & ~away, other, dtype), away)
 
     def store(pointers: Any, values: Any, mask: Any) -> Any:
-        away = BOUNDS.away((WRITE,), pointers, mask, values.itemsize)
-        return own_store(pointers, values, mask if away is None else mask & ~away)
+        addresses, away = BOUNDS.reached((WRITE,), pointers, mask, values.itemsize)
+        return own_store(addresses, values, mask if away is None else mask & ~away)
 
     def update(operation: Any, pointers: Any, values: Any, mask: Any, order: Any) -> Any:
-        away = BOUNDS.away((READ, WRITE), pointers, mask, values.itemsize)
+        addresses, away = BOUNDS.reached((READ, WRITE), pointers, mask, values.itemsize)
         if away is None:
-            return own_update(operation, pointers, values, mask, order)
-        return _filled(own_update(operation, pointers, values, mask & ~away, order), away)
+            return own_update(operation, addresses, values, mask, order)
+        return _filled(own_update(operation, addresses, values, mask & ~away, order), away)
 
     def exchange(pointers: Any, expected: Any, values: Any, order: Any) -> Any:
-        away = BOUNDS.away((READ, WRITE), pointers, None, values.itemsize)
+        addresses, away = BOUNDS.reached((READ, WRITE), pointers, None, values.itemsize)
         if away is None:
-            return own_exchange(pointers, expected, values, order)
+            return own_exchange(addresses, expected, values, order)
         found = np.zeros_like(expected)
         if not away.all():
-            found[~away] = own_exchange(pointers[~away], expected[~away], values[~away], order)
+            found[~away] = own_exchange(addresses[~away], expected[~away], values[~away], order)
         return _filled(found, away)
 
     def cast(self: Any, source: Any, target: Any) -> Any:
@@ -128,7 +144,7 @@ def keep_to_tensors(interpreter: Any) -> None:
             BOUNDS.known, BOUNDS.followed = None, False  # a pointer made of a number, or one to such numbers
         return bitcast(self, source, target)
 
-    executor.__call__ = call
+    executor.__call__, interpreter._implicit_cvt = call, argument
     builder.create_bitcast = builder.create_int_to_ptr = cast
     memory.load, memory.store, memory.atomic_rmw, memory.atomic_cas = load, store, update, exchange
 
@@ -143,12 +159,24 @@ class _Known:
     """The memory of some tensors.
 
     Args:
-        parts: (first byte, byte after the last) of each.
+        parts: (first byte, byte after the last) of each. Those that overlap are one.
     """
 
     def __init__(self, parts: set[tuple[int, int]]) -> None:
-        self.parts = sorted(part for part in parts if part[0] < part[1])
+        self._memory: list[list[int]] = []
+        for start, end in sorted(part for part in parts if part[0] < part[1]):
+            if self._memory and start < self._memory[-1][1]:
+                self._memory[-1][1] = max(end, self._memory[-1][1])
+            else:
+                self._memory.append([start, end])
+        # As pointers.
+        self.parts = [(n << _BITS | start, n << _BITS | end) for n, (start, end) in enumerate(self._memory, 1)]
         self.last = (0, 0)  # where the last access was
+
+    def number(self, address: int) -> np.uint64:
+        """The number of the tensor that is there, where a pointer has it; 0 for none."""
+        found = [n for n, (start, end) in enumerate(self._memory, 1) if start <= address < end]
+        return np.uint64(found[0] << _BITS if found else 0)
 
     def hold(self, pointers: NDArray[Any], size: int) -> bool:
         """Whether all elements are in the memory of one of them."""

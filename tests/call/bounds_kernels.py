@@ -35,6 +35,12 @@ def write(out, at):
 
 
 @triton.jit
+def write_and_read(out, at, source):
+    tl.store(out + at, 1.0)
+    tl.load(source)
+
+
+@triton.jit
 def add(out, at, found):
     tl.store(found, tl.atomic_add(out + at, 1.0))
 
@@ -116,6 +122,14 @@ launch("a view of a longer row", read, torch.from_numpy(memory).view(8, 8)[:, :2
 launch("masked beyond the end", copy, ten, other, 0, 10, BLOCK=16)
 launch("another tensor of the launch", copy, other, ten, 2, 10, BLOCK=8)
 launch("read before the start", read, ten, -1)
+pair = np.arange(20, dtype=np.float32)
+first, beside = torch.from_numpy(pair[:10]), torch.from_numpy(pair[10:])
+launch("read in the tensor beside", copy_one, first, beside, 10)
+print(" ", bits(beside[:1]))
+launch("written into the tensor beside", write_and_read, first, 12, beside)
+print(" ", pair[12])
+launch("a part of a tensor, and all of it", write_and_read, first, 12, torch.from_numpy(pair))
+print(" ", pair[12])
 BOUNDS.ending = True
 try:
     launch("ending", read, ten, 1 << 50)
