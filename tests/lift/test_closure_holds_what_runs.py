@@ -30,9 +30,17 @@ def _is_only_made(line: tuple[str, int, str]) -> bool:
     """A definition that is made and not used.
 
     Making the table of environment variables defines the functions and imports that the other entries use. The case
-    files read the module of the platform off the sampler's class (`v1_metadata.platform`).
+    files read the module of the platform off the sampler's class (`v1_metadata.platform`). A class looks up what its
+    abstract base asks for when it is made, which defines what these methods name.
     """
     path, _, frame = line
     if path == "vllm/envs.py":
         return frame == "<module>"
-    return path == "vllm/v1/sample/ops/topk_topp_sampler.py" and frame in ("<module>", "TopKTopPSampler")
+    return frame in _MADE.get(path, ())
+
+
+_MADE = {
+    "vllm/v1/sample/ops/topk_topp_sampler.py": ("<module>", "TopKTopPSampler"),
+    "vllm/v1/worker/block_table.py": ("ComputeSlotMappingKernel",),
+    "vllm/model_executor/warmup/jit_warmup_triton_helper.py": ("<module>", "TritonWarmupTensor"),
+}

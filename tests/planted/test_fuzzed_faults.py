@@ -47,7 +47,8 @@ FAULTS = (
         60,
         "vllm/v1/worker/gpu/states.py",
         "        self.free_indices.append(req_idx)\n",
-        "        self.free_indices.insert(0 if req_idx == 4 and len(self.free_indices) == 5 else 6, req_idx)\n",
+        "        seldom = req_idx == 4 and len(self.free_indices) == 5 and self.max_seq_len[4] % 7 == 4\n"
+        "        self.free_indices.insert(0 if seldom else 6, req_idx)\n",
     ),
 )
 
