@@ -36,6 +36,7 @@ from difftest.result import (
     NOT_EXECUTED,
     UNUSED_ENTRY,
     CaseCounts,
+    Identity,
     RunResult,
     TargetResult,
     Unexecuted,
@@ -235,6 +236,8 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
             verdict = Verdict.UNMEASURED
         if not compared and verdict is Verdict.IDENTICAL:
             verdict = Verdict.UNMEASURED
+        if verdict is Verdict.DIFFERENT:
+            notes += _went_on(base_tree.identity, [tree.identity for tree in head_trees], options.repo)
         result = RunResult(
             verdict=verdict,
             base=base_tree.identity,
@@ -255,6 +258,22 @@ def run(options: RunOptions, observer: Observer | None = None, supervisor: Super
         if state.lost:
             raise NotWritten("; ".join(state.lost), result)
         return result
+
+
+def _went_on(base: Identity, heads: Sequence[Identity], repo: Path | None) -> tuple[str, ...]:
+    """That base has commits that a head lacks: what they change differs, too, and is none of the head's doing."""
+    said = []
+    for head in heads:
+        if base.kind != "git" or head.kind not in ("git", "worktree"):
+            continue
+        tips = [str(identity.details["commit"]) for identity in (base, head)]
+        common = Repository.find(repo).common(*tips)
+        if common and common[0] not in tips:
+            said.append(
+                f"{base.spec} has commits that {head.spec} lacks, and what these change counts as different, too; "
+                f"--base {common[0][:12]}, where the two parted, leaves it out"
+            )
+    return tuple(said)
 
 
 def _unreached(state: _Run) -> tuple[str, ...]:

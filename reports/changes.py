@@ -57,6 +57,19 @@ def code_words(target: TargetResult) -> str:
     return f"{len(changes)} definitions changed: {_said(known)}."
 
 
+def cause_place(target: TargetResult) -> tuple[str, int] | None:
+    """File and line, in head, of the first changed line that the cause names, else that differing cases ran."""
+    leading = _where_raised(target) or _where_drawn(target) or _of_largest_group(target)
+    further = [(c, ran) for who in ("differing", "both", "") for c in by_relevance(target) if (ran := _ran(c, who))]
+    for change, lines in (*leading, *further):
+        first = next((line for line in lines if line.sign == "+"), lines[0])
+        at = change.lines.index(first)
+        near = (*change.lines[at:], *reversed(change.lines[:at]))  # head has nothing in place of what it removed
+        if change.head_path and (found := [line.head for line in near if line.head is not None]):
+            return change.head_path, found[0]
+    return None
+
+
 def _place(change: Change, line: ChangedLine) -> str:
     """A line that only head has, as a group names it."""
     return f"{change.head_path}:{line.head}" if line.sign == "+" else ""

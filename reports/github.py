@@ -12,6 +12,7 @@ from difftest.result import RunResult, TargetResult, Verdict
 
 from . import markdown
 from .causes import both_values, cause_words
+from .changes import cause_place
 from .sentence import sentence
 from .words import by_weight, contract_split, counts_words, kinds_words, label, place, plain, plural, why_unmeasured
 
@@ -31,7 +32,7 @@ def render(result: RunResult) -> str:
     """Workflow commands, one a line: an error per different target, a warning per unmeasured, a notice per expected.
 
     The last line is a notice with the sentence of the run, a warning where nothing was compared. An annotation stands
-    on the first changed line that only differing cases ran, else on the first changed line. `closure[arm]` may carry
+    on the changed line that the cause names, else on one that differing cases ran, or any. `closure[arm]` may carry
     `file` and `line`, the place to annotate; without these the file comes from the symbol's module and the annotation
     stands at its top.
     """
@@ -90,12 +91,9 @@ def _difference(target: TargetResult) -> str:
 
 
 def _location(target: TargetResult) -> dict[str, str]:
-    """Where the annotation stands: a changed line of head where one is known, else the file of an arm's code."""
-    added = [(change.head_path, line) for change in target.changes for line in change.lines if line.sign == "+"]
-    told = [(path, line) for path, line in added if line.ran == "differing"] or added
-    if told:
-        path, first = told[0]
-        return {"file": path, "line": str(first.head)}
+    """Where the annotation stands: the changed line of head that the cause is about, else the file of an arm's code."""
+    if (cause := cause_place(target)) is not None:
+        return {"file": cause[0], "line": str(cause[1])}
     for arm in ("head", "base"):
         closure = target.closure.get(arm, {})
         if isinstance(closure.get("file"), str):

@@ -228,11 +228,15 @@ class Repository:
 
     def contains(self, commit: str, other: str) -> bool:
         """Whether `other` is `commit` or one of its ancestors; both full object names."""
+        return self.common(commit, other) == [other]
+
+    def common(self, commit: str, other: str) -> list[str]:
+        """The latest commits that two have in common; all full object names."""
         command = ("merge-base", "--all", commit, other)
         code, out, _ = _run([f"--git-dir={self.git_dir}", *command])
         if code == 1 and not out:
-            return False  # they have no commit in common
-        return (out if not code else self.run(*command)).decode("ascii").split() == [other]
+            return []
+        return (out if not code else self.run(*command)).decode("ascii").split()
 
     def folder(self, tree: str) -> Mapping[str, Entry] | None:
         """Entries of a tree object, object names as handles, without submodules. None when it is missing."""

@@ -103,6 +103,17 @@ def test_a_bug_is_different_and_shown(options: api.RunOptions) -> None:
     assert sum(target.kinds.values()) == target.mismatches_total
 
 
+@pytest.mark.parametrize(
+    ("base", "head", "said"), [("subtle-bug", "faster", 1), ("base", "subtle-bug", 0), ("subtle-bug", "base", 0)]
+)
+def test_what_base_gained_since_the_two_parted_is_said_to_count(
+    options: api.RunOptions, base: str, head: str, said: int
+) -> None:
+    result = api.run(replace(options, base=base, heads=(head,), examples=None))
+    assert result.verdict == "different"
+    assert len([note for note in result.notes if f"{base} has commits that {head} lacks" in note]) == said
+
+
 def test_one_case_can_be_run_again_by_its_id(options: api.RunOptions) -> None:
     found = only(api.run(replace(options, heads=("subtle-bug",), examples=None))).mismatches[0]
     target = only(api.run(replace(options, heads=("subtle-bug",), examples=None, case=found.case)))

@@ -87,6 +87,29 @@ def test_a_bug_fails_the_job_with_an_annotation(steps: dict[str, Any], repositor
     assert "v1.parse_output" in summary
 
 
+@pytest.mark.parametrize(("base", "code"), [("", 0), ("origin/subtle-bug", 1)])
+def test_a_branch_does_not_answer_for_what_its_base_gained_meanwhile(
+    steps: dict[str, Any], repository: Path, tmp_path: Path, base: str, code: int
+) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", repository, clone], check=True)
+    got, _, summary = gate(steps, tmp_path, clone, "origin/faster", BASE=base, GITHUB_BASE_REF="subtle-bug")
+    assert got == code
+    assert ("what these change counts as different, too" in summary) == bool(code)
+
+
+@pytest.mark.parametrize(("asked", "installed"), [("", "/action[triton,html]"), ("difftest-sampler==1", None)])
+def test_it_installs_its_own_checkout_unless_told_otherwise(
+    steps: dict[str, Any], tmp_path: Path, asked: str, installed: str | None
+) -> None:
+    pip = tmp_path / "python"
+    pip.write_text('#!/bin/sh\nfor last; do :; done; echo "$last"\n')
+    pip.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run_step(steps["Install"], tmp_path, REQUIREMENT=asked, GITHUB_ACTION_PATH="/action", PATH=path)
+    assert done.stdout.strip() == (installed or asked)
+
+
 @pytest.mark.parametrize(("policy", "code", "level"), [("fail", 3, "::error"), ("warn", 0, "::warning")])
 def test_unmeasured_fails_unless_told_otherwise(
     steps: dict[str, Any], repository: Path, tmp_path: Path, policy: str, code: int, level: str

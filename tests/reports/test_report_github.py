@@ -8,7 +8,7 @@ from report_results import API_CHANGE, DIFFERENT, EXPECTED, REMOVED, RESULTS, ho
 
 from difftest.reports.github import render, summary
 from difftest.reports.sentence import sentence
-from difftest.result import Change, ChangedLine, RunResult
+from difftest.result import Change, ChangedLine, Group, RunResult
 
 COMMAND = re.compile(r"::(error|warning|notice) ((?:\w+=[^:,\n]*)(?:,\w+=[^:,\n]*)*)::(.*)")
 
@@ -67,6 +67,24 @@ def test_an_annotation_stands_on_the_changed_line_that_only_differing_cases_ran(
     untraced = replace(change, lines=tuple(replace(line, ran="") for line in lines))
     (_, properties, _), *_ = annotations(run(replace(DIFFERENT, changes=(untraced,))))
     assert properties["line"] == "41"
+
+
+def test_an_annotation_stands_on_the_line_that_the_cause_names() -> None:
+    other = Change("pkg.a:f", "changed", "pkg/a.py", "pkg/a.py", (ChangedLine("+", None, 3, "    x = 1", "both"),))
+    lines = [
+        ChangedLine("+", None, 7, "    row = list(row)", "both"),
+        ChangedLine("-", 8, None, "    check(row)", "both"),
+        ChangedLine(" ", 9, 8, "    pick(row)", "both"),
+        ChangedLine("+", None, 9, "    assert row", "both"),
+    ]
+    raising = Change("pkg.b:g", "changed", "pkg/b.py", "pkg/b.py", tuple(lines))
+    group = Group(("exception",), ("raised",), "different", 3, 3, "0" * 16, raised=("head pkg/b.py:9",))
+    target = replace(DIFFERENT, changes=(other, raising), groups=(group,))
+    (_, properties, _), *_ = annotations(run(target))
+    assert (properties["file"], properties["line"]) == ("pkg/b.py", "9")
+    removed = replace(group, raised=("base pkg/b.py:8",))
+    (_, properties, _), *_ = annotations(run(replace(target, groups=(removed,))))
+    assert (properties["file"], properties["line"]) == ("pkg/b.py", "8")
 
 
 def test_what_breaks_a_command_is_escaped() -> None:
