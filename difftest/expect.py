@@ -128,10 +128,15 @@ def _parse(text: str, where: str, drafts: bool = False) -> tuple[Expectation, ..
         raise UsageError(
             f"{where}: only [[expect]] entries are allowed, not {', '.join(unknown) or 'a table'}; take it out"
         )
-    return tuple(_entry(item, f"{where}, entry {n}", drafts) for n, item in enumerate(data.get("expect", []), 1))
+    entries = tuple(_entry(item, f"{where}, entry {n}") for n, item in enumerate(data.get("expect", []), 1))
+    if not drafts and (lacking := [str(n) for n, entry in enumerate(entries, 1) if not entry.reason.strip()]):
+        if len(lacking) == 1:
+            raise UsageError(f"{where}, entry {lacking[0]} has no reason; add one")
+        raise UsageError(f"{where}, entries {', '.join(lacking)} have no reason; add one to each")
+    return entries
 
 
-def _entry(item: Any, where: str, drafts: bool) -> Expectation:
+def _entry(item: Any, where: str) -> Expectation:
     if not isinstance(item, dict):
         raise UsageError(f"{where} is not a table; write [[expect]]")
     kinds = item.get("kind", [])
@@ -144,9 +149,8 @@ def _entry(item: Any, where: str, drafts: bool) -> Expectation:
             raise UsageError(f"{where}: unknown field {name}; fields: kind, {', '.join(_FIELDS)}")
         if name in _FIELDS and type(value) is not _FIELDS[name]:
             raise UsageError(f"{where}: {name} must be a {_FIELDS[name].__name__}, not {value!r}")
-    for name in ("target",) if drafts else ("target", "reason"):
-        if not item.get(name, "").strip():
-            raise UsageError(f"{where} has no {name}; add one")
+    if not item.get("target", "").strip():
+        raise UsageError(f"{where} has no target; add one")
     return Expectation(**{"reason": "", **item, "kind": tuple(kinds)})
 
 

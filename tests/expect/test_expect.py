@@ -177,6 +177,7 @@ def test_a_drafted_manifest_is_toml_whatever_a_place_is_called(tmp_path: Path) -
         ("[[expect]\n", "not TOML"),
         ('[[expect]]\nreason = "x"\n', "has no target"),
         ('[[expect]]\ntarget = "a"\nreason = " "\n', "has no reason"),
+        ('[[expect]]\ntarget = "a"\n' * 2, "entries 1, 2 have no reason; add one to each"),
         ('[[expect]]\ntarget = "a"\nreason = "x"\nkind = "valu"\n', "valu"),
         ('[[expect]]\ntarget = "a"\nreason = "x"\nleafs = "y"\n', "unknown field leafs"),
         ('[[expect]]\ntarget = "a"\nreason = "x"\ncontract = "no"\n', "contract must be a bool"),
