@@ -129,7 +129,7 @@ def test_an_entry_is_good_until_head_contains_its_expiry(options: api.RunOptions
 def test_a_drafted_manifest_names_what_was_found(options: api.RunOptions, tmp_path: Path) -> None:
     text = draft(api.run(options)).text
     assert 'target = "v1.parse_output"' in text
-    with pytest.raises(UsageError, match="has no reason"):
+    with pytest.raises(UsageError, match="entries 1, 2, 3, 4, 5 have no reason"):
         load(manifest(tmp_path, text))
     entries = load(manifest(tmp_path, text.replace('reason = ""', 'reason = "meant"')))
     assert all(entry.leaf.startswith("return") for entry in entries)
